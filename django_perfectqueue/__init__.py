@@ -7,7 +7,10 @@ Here is the task that runs, for code that was not given it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ParamSpec
+
+from asgiref.sync import sync_to_async
 
 from .lib import early_signals
 from .lib.running import running
@@ -20,7 +23,20 @@ if TYPE_CHECKING:
 
 early_signals.leave_to_system()
 
-__all__ = ["__version__", "current_task", "log", "progress", "step", "yield_"]
+__all__ = [
+    "__version__",
+    "asleep",
+    "asleep_until",
+    "await_for",
+    "current_task",
+    "log",
+    "progress",
+    "sleep",
+    "sleep_until",
+    "step",
+    "wait_for",
+    "yield_",
+]
 
 P = ParamSpec("P")
 
@@ -67,3 +83,39 @@ def yield_() -> None:
     task = running.get()
     if task is not None:
         task.yield_()
+
+
+def sleep(name: str, duration: timedelta | float | str) -> None:
+    """
+    Have the task that runs here wait for so long, as ``AcquiredTask.sleep()`` does; do nothing
+    where none runs.
+    """
+    task = running.get()
+    if task is not None:
+        task.sleep(name, duration)
+
+
+def sleep_until(name: str, when: datetime) -> None:
+    """Do the same until a time, as ``AcquiredTask.sleep_until()`` does."""
+    task = running.get()
+    if task is not None:
+        task.sleep_until(name, when)
+
+
+def wait_for(name: str, timeout: timedelta | float | str | None = None) -> JSON:
+    """
+    Have the task that runs here wait for a signal, as ``AcquiredTask.wait_for()`` does; where none
+    runs raise NotSupportedError.
+    """
+    task = running.get()
+    if task is None:
+        from .exceptions import NotSupportedError
+
+        raise NotSupportedError(f"No task runs here that could wait for a signal '{name}'.")
+    result: JSON = task.wait_for(name, timeout)
+    return result
+
+
+asleep = sync_to_async(sleep)
+asleep_until = sync_to_async(sleep_until)
+await_for = sync_to_async(wait_for)

@@ -76,7 +76,8 @@ class NotFoundError(TaskError):
 
 class AlreadyExistsError(TaskError, IdempotentError):
     """
-    A task with this key is in the queue, or has ended and is retained.
+    A task with this key is in the queue, or has ended and is retained; or the task has a signal of
+    this name.
 
     Ignore it in a repeated submit, use ``on_conflict="ignore"`` or ``"replace"``, or choose
     another key.
@@ -112,6 +113,14 @@ class YieldedError(BaseException):
     The task goes back to its line between two steps, as others come first: let it pass.
 
     No ``Exception``, so that a handler which catches those of its steps does not catch this.
+    """
+
+
+class SuspendedError(BaseException):
+    """
+    The task waits for a time or a signal, without a processor: let it pass.
+
+    No ``Exception``, as YieldedError is none.
     """
 
 
@@ -170,7 +179,7 @@ class WaitTimeoutError(TaskError, TimeoutError):
 class WaitInTransactionError(TaskError, TransactionManagementError):
     """
     Waiting in an open transaction is refused: the end of the task might never be visible there.
-    So is ``yield_()``, which would undo the transaction.
+    So are ``yield_()``, which would undo the transaction, and the waits of a task.
 
     Wait or yield after the ``atomic`` block; in a TestCase, run the task first.
     """

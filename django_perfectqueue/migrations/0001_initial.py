@@ -980,6 +980,19 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "kind",
+                    models.SmallIntegerField(
+                        choices=[
+                            (0, "step"),
+                            (1, "signal"),
+                            (2, "wait for a signal"),
+                            (3, "sleep"),
+                        ],
+                        db_default=0,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
                     "name",
                     django_perfectqueue.models.fields.ExactCharField(
                         max_length=100, verbose_name="name"
@@ -987,6 +1000,7 @@ class Migration(migrations.Migration):
                 ),
                 ("result_text", models.TextField(db_column="result", verbose_name="result")),
                 ("kept_at", models.DateTimeField(verbose_name="kept at")),
+                ("until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
             ],
             options={
                 "default_permissions": ("view",),
@@ -1338,7 +1352,7 @@ class Migration(migrations.Migration):
                             (0, "a processor"),
                             (1, "its time"),
                             (2, "its handler"),
-                            (3, "other tasks"),
+                            (3, "other tasks or a signal"),
                         ],
                         verbose_name="state",
                     ),
@@ -1354,6 +1368,7 @@ class Migration(migrations.Migration):
                             (4, "lost"),
                             (5, "given back"),
                             (6, "yielded"),
+                            (7, "suspended"),
                         ],
                         db_default=0,
                         verbose_name="last ending",
@@ -1828,7 +1843,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("state__range", (0, 3)),
-                    ("last_ending__range", (0, 6)),
+                    ("last_ending__range", (0, 7)),
                     django_perfectqueue.models.fields.IsTime("run_at"),
                     django_perfectqueue.models.fields.IsTime("timer_at"),
                     ("cancel_requested__range", (False, True)),
@@ -1883,13 +1898,17 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="step",
             constraint=models.UniqueConstraint(
-                fields=("task", "name"), name="perfectqueue_step_name"
+                fields=("task", "kind", "name"), name="perfectqueue_step_name"
             ),
         ),
         migrations.AddConstraint(
             model_name="step",
             constraint=models.CheckConstraint(
-                condition=models.Q(django_perfectqueue.models.fields.IsTime("kept_at")),
+                condition=models.Q(
+                    ("kind__range", (0, 3)),
+                    django_perfectqueue.models.fields.IsTime("kept_at"),
+                    django_perfectqueue.models.fields.IsTime("until"),
+                ),
                 name="perfectqueue_step_values",
             ),
         ),

@@ -32,6 +32,7 @@ from .rule import QueueShare as QueueShare
 from .schedule import NAME_LENGTH as NAME_LENGTH
 from .schedule import Schedule as Schedule
 from .status import DEAD as DEAD
+from .status import GOES_ON as GOES_ON
 from .status import LIVE as LIVE
 from .status import PARKED_FROM as PARKED_FROM
 from .status import UNFINISHED as UNFINISHED

@@ -49,7 +49,7 @@ class State(models.IntegerChoices):
     WAITING = 0, _("a processor")
     SCHEDULED = 1, _("its time")
     RUNNING = 2, _("its handler")
-    BLOCKED = 3, _("other tasks")
+    BLOCKED = 3, _("other tasks or a signal")
 
 
 class LastEnding(models.IntegerChoices):
@@ -62,10 +62,14 @@ class LastEnding(models.IntegerChoices):
     LOST = 4, _("lost")
     GIVEN_BACK = 5, _("given back")
     YIELDED = 6, _("yielded")
+    SUSPENDED = 7, _("suspended")
 
 
 # The endings of an attempt that counts and did not finish its task.
 UNFINISHED = (LastEnding.RETRIED, LastEnding.LOST)
+
+# The endings, above all others, after which a task goes on where it was.
+GOES_ON = (LastEnding.YIELDED, LastEnding.SUSPENDED)
 
 
 def condition(status: str, now: datetime | None = None) -> Q:

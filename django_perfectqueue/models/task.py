@@ -340,17 +340,32 @@ class Journal(models.Model):
 
 @readable()
 class Step(models.Model):
-    """What a named step of a task has returned, kept for the attempts after it."""
+    """
+    What a named step of a task has returned, kept for the attempts after it; and as such, too,
+    its waits and the signals to it.
+
+    The result of a signal are its data. That of a wait is empty: a signal of its name, or the
+    server's clock ``until`` a time, ends it; where the time was over first, it is null. What a
+    blocked task waits for is the newest of its waits. ``kept_at`` is since when it waits.
+    """
+
+    class Kind(models.IntegerChoices):
+        STEP = 0, _("step")
+        SIGNAL = 1, _("signal")
+        WAIT = 2, _("wait for a signal")
+        SLEEP = 3, _("sleep")
 
     task = of_task("steps")
+    kind = models.SmallIntegerField(_("kind"), choices=Kind.choices, db_default=Kind.STEP.value)
     name = ExactCharField(_("name"), max_length=codecs.STEP_LENGTH)
     result_text = models.TextField(_("result"), db_column="result")
     kept_at = models.DateTimeField(_("kept at"))
+    until = models.DateTimeField(_("until"), null=True, blank=True)
 
     class Meta:
         default_permissions = ("view",)
         constraints = [
-            models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name")
+            models.UniqueConstraint(fields=["task", "kind", "name"], name="perfectqueue_step_name")
         ]
 
 
@@ -397,7 +412,7 @@ class Ticket(Undeletable):
     ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
     and fences every write of the one who made it. ``timer_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
-    lease of a running one.
+    lease of a running one, the time at which a blocked one waits for its signal no longer.
     ``charged`` is how many seconds the lane has been charged for a running task, null where
     that is only what was charged when it was taken.
     ``watched``: a program waits for its end, and is notified at once. ``followed``

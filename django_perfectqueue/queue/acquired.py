@@ -6,30 +6,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.db import connections, transaction
+from asgiref.sync import sync_to_async
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Case, When
-from django.db.models.functions import Length
-from django.db.models.lookups import LessThanOrEqual
 
-from django_perfectqueue import exceptions, models, store
+from django_perfectqueue import exceptions, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.running import running
+from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.models.batch import DISCARDED_GROUP
-from django_perfectqueue.payload import codecs
-from django_perfectqueue.payload.codecs import JSON, STEP_LENGTH
-from django_perfectqueue.payload.inputs import Duration, checked, encoded
+from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.inputs import Duration, encoded, moment
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
 from .reporting import ReportingTask
+from .steps import Kind, MaybeCommitted, Steps, encoded_result, in_transaction, maybe_committed
 from .submission import Parents
 
 if TYPE_CHECKING:
@@ -54,7 +51,8 @@ class AcquiredTask(ReportingTask):
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
     signals are sent for one of its tasks. ``others_first`` asks a worker whether it is to
-    yield to the tasks of others, None is outside of a worker; it ``yields`` once that was so.
+    yield to the tasks of others, None is outside of a worker; ``parting`` is how it is to end once
+    its handler is left, as it has yielded or waits.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -64,7 +62,7 @@ class AcquiredTask(ReportingTask):
     others_first: Callable[[AcquiredTask], bool] | None = field(
         default=None, repr=False, compare=False
     )
-    yields: bool = field(default=False, repr=False, compare=False)
+    parting: store.Ending | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
@@ -223,14 +221,77 @@ class AcquiredTask(ReportingTask):
 
     def _give_way(self) -> None:
         """Raise YieldedError where others come first, and nothing would be undone by that."""
-        if self.others_first is None or self.deferred is not None:
-            return
+        ending = self.parting
+        if ending is None and self.others_first is not None and self.deferred is None:
+            ending = store.Ending.give_way() if self.others_first(self) else None
         # Once one step has raised it, those beside it do.
-        if (self.yields or self.others_first(self)) and not in_transaction():
-            self.yields = True
-            raise exceptions.YieldedError(
-                f"Task '{self.key}' goes on later: tasks of others come first."
+        if ending is not None and not in_transaction():
+            self._leave(ending)
+
+    def _leave(self, ending: store.Ending) -> NoReturn:
+        """Raise what leaves the handler; who runs that ends the attempt so."""
+        self.parting = ending
+        if ending.opens is not None:
+            raise exceptions.SuspendedError(
+                f"Task '{self.key}' waits, and goes on later: '{ending.opens.name}'."
             )
+        raise exceptions.YieldedError(
+            f"Task '{self.key}' goes on later: tasks of others come first."
+        )
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """
+        Wait for so long without a processor: a kept step of this name.
+
+        The first time the handler is left by SuspendedError: let it pass. This counts no attempt,
+        and its user is charged for the time that it has run. When the time is over by the server's
+        clock, the task starts again in its turn, and this returns. For a program that runs it
+        without a worker it is settled when this is raised. Raise InvalidTaskError for a bad name,
+        one that this attempt has used, or no length of time, WaitInTransactionError in an atomic
+        handler or in a transaction of the caller's.
+        """
+        wait = timedelta(seconds=wait_of("sleep()", duration))
+        self._wait(Kind.SLEEP, name, lambda now: now + wait)
+
+    def sleep_until(self, name: str, when: datetime) -> None:
+        """Wait until a time as sleep() does; that of the first call holds."""
+        until = moment("when", when)
+        if not isinstance(until, datetime) or until >= PARKED_FROM:
+            raise exceptions.InvalidTaskError(f"when must be a datetime before 9000, not {when!r}.")
+        self._wait(Kind.SLEEP, name, lambda _now: until)
+
+    def wait_for(self, name: str, timeout: Duration | None = None) -> JSON:
+        """
+        Return the data of the signal of this name: wait for it without a processor, as sleep().
+
+        ``TaskHandle.signal()`` sends it, before or after this is reached; the first one counts.
+        Where none has come within the ``timeout``, which begins when this is reached first, this
+        is None, and stays so.
+        """
+        wait = None if timeout is None else timedelta(seconds=wait_of("wait_for()", timeout))
+        return self._wait(Kind.WAIT, name, lambda now: now + wait if wait is not None else None)
+
+    def _wait(self, kind: Kind, name: str, end: Callable[[datetime], datetime | None]) -> JSON:
+        self._refuse_if_settled()
+        if self.deferred is not None or in_transaction():
+            raise exceptions.WaitInTransactionError(
+                f"Task '{self.key}' can't wait in a transaction, which would be open for so long."
+                " Wait outside of it, by a handler that is not atomic."
+            )
+        if self.parting is not None:
+            self._leave(self.parting)
+        return self._opened_steps().wait(kind, name, end)
+
+    def _suspend(self, wait: store.Wait) -> NoReturn:
+        """Have the attempt end until a wait is over: at once where nobody runs it who would."""
+        ending = store.Ending.suspend(wait)
+        if running.get() is not self:
+            self._end_once(ending, self._time())
+        self._leave(ending)
+
+    def _time(self) -> datetime | None:
+        """Return the time that a test has set; None is that of the server."""
+        return None
 
     @property
     def is_between_steps(self) -> bool:
@@ -417,153 +478,13 @@ class AcquiredTask(ReportingTask):
     acancel = twin(cancel)
     asnooze = twin(snooze)
     ayield = twin(yield_)
+    asleep = twin(sleep)
+    asleep_until = twin(sleep_until)
+    await_for = twin(wait_for)
     adiscard = twin(discard)
 
 
-# Named steps of a task: what one has returned is kept for the attempts after it.
-
-
-MOST = 1_000
-SHORT = 1_000
-
-
-class Steps:
-    """
-    The steps of one attempt of a task, and those that are kept of earlier attempts.
-
-    ``running`` is how many run at this moment, and ``progressed`` means that one was kept.
-    """
-
-    def __init__(self, task: AcquiredTask) -> None:
-        self.task, self.using = task, task.lease.using
-        self.rows = models.Step.objects.using(self.using).filter(task_id=task.lease.task_id)
-        self.used: dict[str, MaybeCommitted | None] = {}
-        self.running, self.progressed = 0, False
-        # A first attempt has nothing to read.
-        self.kept = {} if task.lease.attempt == 1 else self.read()
-
-    def run(self, name: str, call: Callable[[], object]) -> JSON:
-        """Return what is kept of a step, or else call it, and keep what it returns."""
-        text = self.begin(name)
-        if text is None:
-            with self.trying(name):
-                text = self.end(name, call())
-        return codecs.decode(text)
-
-    async def run_async(self, name: str, call: Callable[[], object]) -> JSON:
-        """Do the same; what is no coroutine function is called in a thread."""
-        text = await sync_to_async(self.begin)(name)
-        if text is None:
-            with self.trying(name):
-                text = await sync_to_async(self.end)(name, await awaited(call))
-        return codecs.decode(text)
-
-    @contextmanager
-    def trying(self, name: str) -> Iterator[None]:
-        """Let the handler try a step again that has raised."""
-        try:
-            yield
-        except BaseException:
-            self.used.pop(name, None)
-            raise
-        finally:
-            self.running -= 1
-
-    def begin(self, name: str) -> str | None:
-        """
-        Return what is kept of a step, as it is stored, or None where it is to run.
-
-        Raise InvalidTaskError for a bad name, or one that this attempt has used.
-        """
-        checked("name of a step", name, STEP_LENGTH)
-        doubt = self.used.get(name)
-        if name in self.used and not (doubt and doubt.is_undone()):
-            raise exceptions.InvalidTaskError(
-                f"This attempt has run a step '{name}' already: give each step its own name."
-            )
-        if name not in self.kept and len(self.kept) >= MOST:
-            raise exceptions.InvalidTaskError(
-                f"A task may have at most {MOST} steps; '{name}' is one more."
-            )
-        if name not in self.kept:
-            self.task._give_way()
-        text: str | None = None
-        if name in self.kept:
-            found = self.rows.filter(name=name).values_list("result_text", flat=True)
-            text = self.kept[name] or store.database.with_retries(found.first, using=self.using)
-        self.used[name] = None
-        self.running += text is None
-        return text
-
-    def end(self, name: str, value: object) -> str:
-        """Keep what a step has returned; return it as it is stored."""
-        text = encoded_result(value, f"The result of step '{name}'", using=self.using)
-        self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
-        self.kept[name] = None
-        self.progressed = True
-        # What is rolled back may run again in this attempt.
-        self.used[name] = maybe_committed(self.using)
-        return text
-
-    def read(self) -> dict[str, str | None]:
-        """Return what is kept, by name; None for a long result, which is read once it is needed."""
-        length = Length("result_text")
-        short = Case(When(LessThanOrEqual(length, SHORT), then="result_text"))
-        rows = self.rows.values_list("name", short)
-        return store.database.with_retries(lambda: dict(rows), using=self.using)
-
-
-def in_transaction() -> bool:
-    """Return whether an exception here may undo a transaction of the caller's."""
-    opened = connections.all(initialized_only=True)
-    return any(store.notify.in_callers_transaction(one.alias) for one in opened)
-
-
-async def awaited(call: Callable[[], object]) -> JSON:
-    value = await (call if iscoroutinefunction(call) else sync_to_async(call))()
-    return await value if isawaitable(value) else value
-
-
-def encoded_result(value: object, name: str = "The result", *, using: str) -> str:
-    """Return a result as it is stored; raise InvalidResultError where it can't be."""
-    limit = options().MAX_RESULT_SIZE
-    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
-    try:
-        text = encoded(value, name, limit=limit, by=by)
-    except exceptions.InvalidTaskError as error:
-        raise exceptions.InvalidResultError(str(error)) from error
-    if why := store.database.too_long(text, using=using):
-        raise exceptions.InvalidResultError(
-            f"{name} can't be stored: {why}. Raise that, or return less."
-        )
-    return text
-
-
 # What settles a task in a transaction that has yet to be committed.
-
-
-class MaybeCommitted:
-    """Whether something that was written in a caller's transaction came to be."""
-
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self.connection = connection
-        self.committed = False
-        transaction.on_commit(self, using=connection.alias, robust=True)
-
-    def __call__(self) -> None:
-        self.committed = True
-
-    def is_undone(self) -> bool:
-        """Return whether the transaction, or the savepoint that it was in, was rolled back."""
-        if self.committed:
-            return False
-        return not any(hook[1] is self for hook in list(self.connection.run_on_commit))
-
-
-def maybe_committed(using: str) -> MaybeCommitted | None:
-    """Return whether what was just written comes to be; None where it is committed already."""
-    connection = connections[using]
-    return MaybeCommitted(connection) if connection.in_atomic_block else None
 
 
 @dataclass(slots=True)

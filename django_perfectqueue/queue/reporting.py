@@ -160,6 +160,11 @@ class ReportingTask:
             known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
         return known[1]
 
+    def _hide(self, value: object) -> None:
+        """Have what is sensitive in a value be redacted as that in the data is."""
+        if more := set(secrets_of(value)).difference(known := self._secrets_in_data()):
+            self._secrets = (self._data, tuple(sorted({*known, *more}, key=len, reverse=True)))
+
     def _readable_data(self) -> object:
         """Return the data, or None where its codec can't read it, whatever that raises."""
         try:

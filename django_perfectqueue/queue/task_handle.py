@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from django_perfectqueue import models, store
-from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotFoundError
 from django_perfectqueue.inspection.results import (
     Snapshot,
     changes_of,
@@ -18,8 +18,9 @@ from django_perfectqueue.inspection.results import (
 )
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
+from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload import inputs
-from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.codecs import JSON, STEP_LENGTH
 from django_perfectqueue.payload.inputs import Duration
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.tasks.steer import find
@@ -29,6 +30,9 @@ from .submission import IfFailed, Parents, checked_after, checked_if_failed
 if TYPE_CHECKING:
     from .queue import Queue
     from .submission import Waited
+
+
+ON_CONFLICT = choice("raise", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,32 @@ class TaskHandle:
         """
         store.steer(store.retry, self.id, using=self.using, now=now)
 
+    def signal(
+        self,
+        name: str,
+        data: JSON = None,
+        on_conflict: Literal["raise", "ignore"] = "raise",
+        *,
+        now: datetime | None = None,
+    ) -> bool:
+        """
+        Send it a signal, for which it waits now or later; return whether it is sent.
+
+        The first one of a name counts, and is kept until the task ends: a second one raises
+        AlreadyExistsError, or is ignored. In an open transaction it is sent with the commit. Raise
+        NotFoundError, AlreadyFinishedError where it has ended, or InvalidTaskError for a bad name,
+        or data that can't be submitted either.
+        """
+        inputs.checked("name of a signal", name, STEP_LENGTH)
+        ON_CONFLICT.require("on_conflict", on_conflict, ValueError)
+        text = inputs.encoded(data, f"The data of signal '{name}'")
+        if why := store.database.too_long(text, using=self.using):
+            raise InvalidTaskError(f"The data of signal '{name}' can't be stored: {why}.")
+        is_sent = store.signal(self.id, name, text, using=self.using, now=now)
+        if not is_sent and on_conflict == "raise":
+            raise AlreadyExistsError(f"Task '{self.key}' has a signal '{name}' already.")
+        return is_sent
+
     def set_priority(self, priority: int) -> None:
         """
         Give it another priority, and with it another place in its line.
@@ -278,6 +308,7 @@ class TaskHandle:
     adependents = twin(dependents)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
+    asignal = twin(signal)
     aset_priority = twin(set_priority)
     amove = twin(move)
     aedit_data = twin(edit_data)

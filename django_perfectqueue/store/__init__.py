@@ -28,11 +28,13 @@ from .values import Lease
 from .leases import heartbeat, refusal
 from .tasks.close import finish
 from .tasks.park import park
-from .tasks.settle import AtomicTransaction, Ending, keep_step, settle, update_payload
-from .values import Completion, Failure
+from .tasks.settle import AtomicTransaction, Ending, settle, update_payload
+from .tasks.steps import keep_step, look_for_signal, time_out
+from .values import Completion, Failure, Wait
 
 # Steer.
 from .dependencies.graph import cancel_request
 from .tasks.revise import Revision, revise, set_priority
 from .tasks.steer import cancel_each, cancel_now, force_finish, retry, steer
+from .tasks.steps import signal
 from .upkeep.deletion import clear

@@ -8,7 +8,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import LastEnding, Outcome, State, Task, TaskQuerySet, Ticket
+from django_perfectqueue.models import (
+    GOES_ON,
+    LastEnding,
+    Outcome,
+    State,
+    Task,
+    TaskQuerySet,
+    Ticket,
+)
 from django_perfectqueue.models.fields import ServerNow
 
 from .arithmetic.fair_order import Pick
@@ -20,7 +28,13 @@ from .values import Lease, Pulse, Watermarks, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
-BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED, LastEnding.YIELDED)
+BY_HOLDER = (
+    LastEnding.RETRIED,
+    LastEnding.SNOOZED,
+    LastEnding.RELEASED,
+    LastEnding.YIELDED,
+    LastEnding.SUSPENDED,
+)
 
 HELD = """
 SELECT "task_id", "token", "cancel_requested", "charged" FROM "perfectqueue_ticket"{hint}
@@ -198,8 +212,8 @@ TASK = (
     ' "task"."context", "task"."limits"'
 )
 
-# Whether it has expired; one that has yielded had begun in time.
-LATE = f'"task"."expires_at" <= {{now}} AND "ticket"."last_ending" <> {LastEnding.YIELDED.value}'
+# Whether it has expired; one that goes on had begun in time.
+LATE = f'"task"."expires_at" <= {{now}} AND "ticket"."last_ending" < {LastEnding.YIELDED.value}'
 
 
 class Claimant(NamedTuple):
@@ -285,7 +299,7 @@ def leased(
         limits,
         pick.share,
         pick.weight,
-        last_ending == LastEnding.YIELDED,
+        last_ending in GOES_ON,
     )
 
 

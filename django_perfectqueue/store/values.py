@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 import traceback
@@ -116,7 +117,7 @@ class Lease(NamedTuple):
     ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
     names of the limits that it lists, with commas between. ``share`` is how many processors
     of a worker its user has as long as others wait; 0 is any number. ``weight`` is that of its
-    user. One that ``goes_on`` had begun before it yielded.
+    user. One that ``goes_on`` had begun before it yielded or waited.
     """
 
     using: str
@@ -254,6 +255,23 @@ class ClaimRequest:
     overrun: Mapping[int, int] = field(default_factory=dict)
     marks: Watermarks = field(default_factory=Watermarks)
     costs: Costs | None = None
+
+
+class Wait(NamedTuple):
+    """
+    What a held task waits for, or a row like it: a kind of Step by its name.
+
+    It is over at a time at the latest, which is so many ``seconds`` away; with None only a signal
+    ends it. Where an earlier attempt has opened it, that is in the row with this ``id``, and it
+    waits ``since`` then.
+    """
+
+    kind: int
+    name: str
+    until: datetime | None = None
+    seconds: float = math.inf
+    id: int | None = None
+    since: datetime | None = None
 
 
 class Completion(NamedTuple):

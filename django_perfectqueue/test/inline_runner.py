@@ -28,7 +28,7 @@ from django_perfectqueue.worker.shared.status import Outage
 
 R = TypeVar("R")
 
-PUT_OFF = ("retried", "snoozed", "released")
+PUT_OFF = ("retried", "snoozed", "released", "suspended")
 LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
 
 
@@ -37,10 +37,11 @@ class Run:
     """
     One attempt, and what became of its task by it.
 
-    ``word`` is finished, retried, snoozed, failed, discarded, cancelled, released, preempted
-    or left. ``result`` is what the handler has returned, as JSON gives it back, ``error``
-    what it has raised. ``wait`` is how many seconds a task that is retried, snoozed or
-    released was put off, and ``seconds`` how long the attempt took.
+    ``word`` is finished, retried, snoozed, failed, discarded, cancelled, released, suspended,
+    preempted or left. ``result`` is what the handler has returned, as JSON gives it back,
+    ``error`` what it has raised. ``wait`` is how many seconds a task that is retried, snoozed,
+    released or suspended was put off, infinite where only a signal ends that, and ``seconds`` how
+    long the attempt took.
     """
 
     key: str
@@ -74,6 +75,9 @@ class HeldTask(AcquiredTask):
         """Write that its handler has returned; return False where it is held no more."""
         using, worker = self.lease.using, self.worker
         return not store.finish([completion], using=using, worker=worker, now=self.moment)
+
+    def _time(self) -> datetime | None:
+        return self.moment
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         super().heartbeat(now=now or self.moment)

@@ -29,8 +29,8 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Step, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.queue import acquired as steps_module
-from django_perfectqueue.store.tasks import settle
+from django_perfectqueue.queue import steps as steps_module
+from django_perfectqueue.store.tasks import steps as stored_steps
 from django_perfectqueue.test import drain, eager
 from django_perfectqueue.worker.database.link import prepare_for_fork
 
@@ -331,7 +331,7 @@ class CrashTests(TransactionTestCase):
         return Group.objects.count()
 
     def test_death_before_the_commit_runs_the_function_again(self):
-        self.assertEqual(self.run_and_die(settle, "lock_lease"), 2)
+        self.assertEqual(self.run_and_die(stored_steps, "lock_lease"), 2)
 
     def test_death_after_the_commit_does_not(self):
         self.assertEqual(self.run_and_die(store, "keep_step"), 1)

@@ -60,11 +60,20 @@ MARK = """
 UPDATE "perfectqueue_dependency" SET "state" = %(state)s
 WHERE "id" IN ({ids}) AND "state" < %(state)s
 """
-# Read from behind: mostly the parents end in their order, and the last is unmet until the end.
+# Read from behind: mostly the parents end in their order, and the last is unmet until the end. Of
+# its waits the newest one counts, and holds it back as long as it is for a signal and open.
 READY = """
 SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
     SELECT "id" FROM "perfectqueue_dependency"
     WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3 ORDER BY "id" DESC LIMIT 1
+) IS NULL AND (
+    SELECT CASE WHEN "wait"."kind" = 2 AND "wait"."result" = '' AND NOT EXISTS (
+        SELECT 1 FROM "perfectqueue_step" AS "signal" WHERE "signal"."kind" = 1
+            AND "signal"."task_id" = "wait"."task_id" AND "signal"."name" = "wait"."name"
+    ) THEN 1 END
+    FROM "perfectqueue_step" AS "wait"
+    WHERE "wait"."task_id" = "perfectqueue_task"."id" AND "wait"."kind" > 1
+    ORDER BY "wait"."id" DESC LIMIT 1
 ) IS NULL
 """
 SCHEDULE = """
@@ -310,8 +319,10 @@ class Fold:
         if not maybe:
             return
         rows = self.db.rows(READY, now=self.now, ids=maybe)
-        due = sorted(task_id for task_id, is_due in rows if is_due)
-        later = sorted(task_id for task_id, is_due in rows if not is_due)
+        # What has begun is due, though someone has hastened it.
+        begun = {task_id for task_id, held in self.blocked.items() if held.attempt}
+        due = sorted(task_id for task_id, is_due in rows if is_due or task_id in begun)
+        later = sorted({task_id for task_id, _is_due in rows}.difference(due))
         if later:
             schedule = SCHEDULE.replace("{hint}", self.db.dialect.by_primary_key)
             self.db.execute(schedule, ids=later)

@@ -48,7 +48,7 @@ SELECT "kind", "task"."queue", SUM("count") FROM (
         UNION ALL
         SELECT * FROM (
             SELECT "lane", "task_id", "state", "timer_at", "run_at", "last_ending"
-            FROM "perfectqueue_ticket" WHERE "state" = 3 LIMIT %(most)s
+            FROM "perfectqueue_ticket" WHERE "state" = 3 AND "timer_at" IS NULL LIMIT %(most)s
         ) AS "untimed"
     ) AS "live" GROUP BY "lane", "kind"
 ) AS "known"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from django_perfectqueue import signals
 from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
-from django_perfectqueue.models import Attempt, LastEnding, Outcome
+from django_perfectqueue.models import Attempt, LastEnding, Outcome, State, Step
 
 from ..database.dialects.base import FinishReport
 from ..database.transaction import Session, in_transaction, retry_transaction
@@ -19,7 +19,7 @@ from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..leases import ending_of
 from ..notify.ring import announce, announce_ids
 from ..records.dependency_events import note_ended
-from ..values import Completion, Failure, Lease, as_text
+from ..values import Completion, Failure, Lease, Wait, as_text
 
 MOST_COUNTED = 32_767
 
@@ -221,13 +221,15 @@ def leave(
     ending: LastEnding,
     *,
     wait: float | None = None,
+    opens: Wait | None = None,
     now: datetime | None = None,
 ) -> None:
     """
     Take tasks from their holder, as their attempts have ended.
 
     They are due after so many seconds; with None the caller admits them. One that was
-    released or has yielded keeps its place in line.
+    released or has yielded keeps its place in line. One that ``opens`` a wait is due when that is
+    over: it takes its place by that time, or by the present one where it waits for a signal.
     """
     if not ids:
         return
@@ -237,9 +239,17 @@ def leave(
     if wait is not None:
         keeps = ending in (LastEnding.RELEASED, LastEnding.YIELDED)
         changes += [SCHEDULE] if keeps else [SCHEDULE, PLACE_IN_LINE]
+    values: dict[str, object] = {}
+    if opens is not None:
+        state, place = State.BLOCKED, PLACE_IN_LINE
+        if opens.kind == Step.Kind.SLEEP:
+            state, place = State.SCHEDULED, PLACE_IN_LINE.replace("{due}", "%(until)s")
+        changes[-2:] = [f'"state" = {state.value}, "timer_at" = %(until)s', place]
+        values["until"] = opens.until and db.dialect.parameter(opens.until)
     statement = LEAVE.replace("{changes}", ", ".join(changes))
     statement = statement.replace("{hint}", db.dialect.by_primary_key)
-    db.execute(statement, now=now, after={} if wait is None else {"due": wait}, ids=sorted(ids))
+    after = {} if wait is None else {"due": wait}
+    db.execute(statement, values, now=now, after=after, ids=sorted(ids))
 
 
 def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:

@@ -24,8 +24,9 @@ from ..database.transaction import (
 from ..lanes.accounts import Accounts
 from ..leases import ending_of, lock_lease, lock_leases
 from ..notify.ring import notify_workers
-from ..values import Failure, Lease
+from ..values import Failure, Lease, Wait
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
+from .steps import open_wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Ending:
 
     The task ends with an ``outcome``, and ``letter`` in its dead letter; with None it goes back
     to its line, due after ``wait`` seconds. ``why`` is kept of the attempt; None keeps no
-    record, and the attempt does not count.
+    record, and the attempt does not count. With ``opens`` the task waits for that, outside of its
+    line.
     """
 
     word: str
@@ -43,6 +45,7 @@ class Ending:
     wait: float = 0.0
     why: Failure | None = None
     letter: Failure = CANCELLED
+    opens: Wait | None = None
 
     @classmethod
     def retry(cls, wait: float, why: Failure) -> Ending:
@@ -63,6 +66,11 @@ class Ending:
     def give_way(cls) -> Ending:
         """Give the task back between two steps, as other lanes come first."""
         return cls(word="yielded")
+
+    @classmethod
+    def suspend(cls, opens: Wait) -> Ending:
+        """Put the task off until a time is over or a signal has come."""
+        return cls(word="suspended", wait=opens.seconds, opens=opens)
 
     @classmethod
     def fail(cls, why: Failure) -> Ending:
@@ -158,8 +166,14 @@ def write(
         return
     stopped = [one for lease, one in ended.items() if words[lease] == "cancelled"]
     add_dead_letters(db, stopped, Outcome.CANCELLED, CANCELLED, now=now)
-    back = [lease.task_id for lease, word in words.items() if word != "cancelled"]
-    leave(db, back, LastEnding[ending.word.upper()], wait=ending.wait, now=now)
+    back = [lease for lease, word in words.items() if word != "cancelled"]
+    last, ids = LastEnding[ending.word.upper()], [lease.task_id for lease in back]
+    if (wait := ending.opens) is None:
+        leave(db, ids, last, wait=ending.wait, now=now)
+        return
+    leave(db, ids, last, wait=0.0, now=now, opens=wait)
+    for lease in back:
+        open_wait(db, lease, wait, now)
 
 
 # A transaction that a handler's writes share with the end of its task.
@@ -254,19 +268,13 @@ class AtomicTransaction:
         return isinstance(error, Error) and self.dialect.passes(error)
 
 
-# Write what a handler changes of a held task while it runs: its payload and its steps.
+# Write what a handler changes of a held task while it runs: its payload.
 
 
 RENEW = """
 UPDATE "perfectqueue_ticket" SET "timer_at" = {until} WHERE "task_id" = %(task_id)s
 """
 UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
-KEEP = """
-INSERT INTO "perfectqueue_step" ("task_id", "name", "result", "kept_at")
-VALUES (%(task_id)s, %(name)s, %(result)s, {now})
-"""
-STEP = ("task_id", "name")
-OF_STEP = ("result", "kept_at")
 
 
 @retry_transaction
@@ -289,19 +297,3 @@ def update_payload(
         db.execute(RENEW, values, now=now, after={"until": alive_time})
         db.execute(UPDATE, values | {"payload": payload})
     return lease._replace(payload=payload)
-
-
-@retry_transaction
-def keep_step(
-    lease: Lease, name: str, result: str, *, using: str, now: datetime | None = None
-) -> None:
-    """
-    Write what a step of a held task has returned; twice is the same.
-
-    Raise PreemptedError, and write nothing, when the lease has passed on.
-    """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
-        values = {"task_id": lease.task_id, "name": name, "result": result}
-        clause = db.dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
-        db.execute(KEEP + clause, values, now=now)

@@ -91,8 +91,9 @@ class Settler:
     def after_error(self, running: Running, error: BaseException) -> AttemptEnd:
         task = running.task
         if word := task.settled:
-            text = "A handler raised after its task was %s. %s"
-            logger.error(text, word, about(task), exc_info=error)
+            if task.parting is None or isinstance(error, Exception):
+                text = "A handler raised after its task was %s. %s"
+                logger.error(text, word, about(task), exc_info=error)
             return ended(running, word)
         if isinstance(error, exceptions.PreemptedError) and (task._lost or not self.is_held(task)):
             return self.preempted(running)
@@ -111,10 +112,10 @@ class Settler:
             return functools.partial(task._end, store.Ending.release())
         if isinstance(error, exceptions.PayloadError | exceptions.InvalidResultError):
             return functools.partial(task.fail, why=failure(error))
-        # YieldedError, or the group in which a task group raises it.
-        if task.yields and not isinstance(error, Exception):
+        # YieldedError or SuspendedError, or the group in which a task group raises it.
+        if task.parting is not None and not isinstance(error, Exception):
             running.error = None
-            return functools.partial(task._end, store.Ending.give_way())
+            return functools.partial(task._end, task.parting)
         if handler is not None and not isinstance(error, Verdict):
             error = running.error = self.ask(handler, error)
         self.cleanup.run()

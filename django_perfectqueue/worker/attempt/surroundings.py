@@ -227,9 +227,9 @@ class AttemptEnd:
     """
     The result of one attempt.
 
-    ``word`` is the outcome: finished, retried, snoozed, failed, discarded,
-    cancelled, released, preempted, left to its lease, or crashed with its processor. With
-    a ``completion`` it is not written yet.
+    ``word`` is the outcome: finished, retried, snoozed, failed, discarded, cancelled, released,
+    yielded, suspended, preempted, left to its lease, or crashed with its processor. With a
+    ``completion`` it is not written yet.
     """
 
     word: str

@@ -27,6 +27,7 @@ COUNTED = (
     "cancelled",
     "released",
     "yielded",
+    "suspended",
     "preempted",
     "left",
     "crashed",

@@ -287,6 +287,76 @@ class AtomicTests(TransactionTestCase):
         self.assertEqual(kept(), {"b": "2", "c": "3", "d": "5"})
 
 
+def after(task):
+    if task.version("v2"):
+        task.step("check", lambda: "new")
+    task.step("reserve", lambda: "new")
+    task.step("charge", lambda: "new")
+    return [name for name in ("check", "reserve", "charge") if name in kept()]
+
+
+class VersionTests(TransactionTestCase):
+    """On which side of a change of code a task is, is decided once and kept."""
+
+    def test_a_new_task_is_on_the_new_side_in_each_of_its_attempts(self):
+        task = take()
+        self.assertEqual(after(task), ["check", "reserve", "charge"])
+        for _attempt in range(2):
+            task.retry(0)
+            task = again()
+            self.assertIs(task.version("v2"), True)
+
+    def test_one_that_has_kept_a_step_by_the_code_before_is_on_the_old_side_for_ever(self):
+        task = take()
+        task.step("reserve", lambda: "old")
+        task.retry(0)
+        for _attempt in range(3):
+            task = again()
+            self.assertEqual(after(task), ["reserve", "charge"])
+            task.retry(0)
+        self.assertEqual(kept(), {"v2": "false", "reserve": '"old"', "charge": '"new"'})
+
+    def test_one_that_has_kept_none_is_on_the_new_side(self):
+        task = take()
+        with suppress(ZeroDivisionError):
+            task.step("reserve", lambda: 1 / 0)
+        task.retry(0)
+        self.assertEqual(after(again()), ["check", "reserve", "charge"])
+
+    def test_one_that_has_yet_to_come_to_the_change_is_on_the_new_side(self):
+        task = take()
+        task.step("reserve", lambda: 1)
+        task.retry(0)
+        task = again()
+        task.step("reserve", self.fail)
+        self.assertIs(task.version("v2"), True)
+        task.step("charge", lambda: 2)
+        task.retry(0)
+        task = again()
+        task.step("reserve", self.fail)
+        self.assertIs(task.version("v2"), True)
+        self.assertIs(task.version("v3"), False)
+
+    def test_each_change_has_its_own_name(self):
+        task = take()
+        self.assertIs(task.version("v2"), True)
+        with self.assertRaisesMessage(InvalidTaskError, "has run a step 'v2' already"):
+            task.version("v2")
+        self.assertIs(task.version("v3"), True)
+
+    def test_outside_of_a_task_the_code_is_new(self):
+        self.assertIs(pq.version("v2"), True)
+
+    async def test_a_coroutine_asks_too(self):
+        await Queue().asubmit("k1", "order")
+        task = await Queue().apoll()
+        await task.astep("reserve", lambda: 1)
+        self.assertIs(await task.aversion("v2"), True)
+        await task.aretry(0)
+        task = await Queue().apoll()
+        self.assertIs(await task.aversion("v3"), False)
+
+
 class OwnTransactionTests(TransactionTestCase):
     def test_a_step_in_ones_own_transaction_is_kept_with_its_effects(self):
         task = take()

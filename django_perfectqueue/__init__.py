@@ -34,6 +34,7 @@ __all__ = [
     "sleep",
     "sleep_until",
     "step",
+    "version",
     "wait_for",
     "yield_",
 ]
@@ -76,6 +77,15 @@ def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P
     """
     task = running.get()
     return function(*args, **kwargs) if task is None else task.step(name, function, *args, **kwargs)
+
+
+def version(name: str) -> bool:
+    """
+    Return on which side of a change of code the task that runs here is, as
+    ``AcquiredTask.version()`` does; where none runs, True.
+    """
+    task = running.get()
+    return True if task is None else task.version(name)
 
 
 def yield_() -> None:

@@ -36,7 +36,8 @@ class Operation:
     One verb for all tasks that match, ``rate`` of them a second, or for those that are named.
 
     ``to`` is the queue to move them to, ``patch`` a JSON merge patch of their data; retry takes
-    both, too. ``by`` is who wants it. Tasks whose id is above ``until`` are left alone.
+    both, too. ``from_step`` is where a copy begins. ``by`` is who wants it. Tasks whose id is
+    above ``until`` are left alone.
     """
 
     verb: Verb
@@ -44,6 +45,7 @@ class Operation:
     to: str = ""
     patch: JSON = None
     priority: int = 0
+    from_step: str = ""
     rate: float = RATE
     by: str = ""
     until: int = 0

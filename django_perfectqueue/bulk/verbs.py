@@ -95,7 +95,11 @@ def act(operation: Operation, found: Found, cancelled: Mapping[int, bool], *, us
         if not key:
             raise NotFoundError(f"There is no task with the id {task_id}.")
         task = Queue(queue, using=using)[key]
-        return Answer(found, "copied", copy=task.copy(by=operation.by).key)
+        return Answer(
+            found,
+            "copied",
+            copy=task.copy(from_step=operation.from_step or None, by=operation.by).key,
+        )
     if revision := operation.revision():
         store.steer(store.revise, task_id, revision, using=using)
     if verb == "delete":

@@ -195,6 +195,24 @@ class AcquiredTask(ReportingTask):
         steps = await sync_to_async(self._opened_steps)()
         return await steps.run_async(name, partial(function, *args, **kwargs))
 
+    def version(self, name: str) -> bool:
+        """
+        Return whether this task runs the new side of a change of its handler; it is kept.
+
+        It is False, for ever, where an earlier attempt has kept a step that lies beyond this
+        call: the task has gone on there with the code before the change. It is True for all
+        others: new ones, and those that have yet to come to it. So call it where the changed
+        code begins, under a name for each change; before the first step, all that had kept one
+        take the old side. Raise what step() does.
+        """
+        steps = self._opened_steps()
+        # What was kept and is not used by now, this attempt has yet to come to. Not so a signal.
+        return bool(
+            steps.run(
+                name, lambda: all(one in steps.used or one[0] == Kind.SIGNAL for one in steps.kept)
+            )
+        )
+
     def _opened_steps(self) -> Steps:
         self._refuse_if_settled()
         if self._steps is None:
@@ -469,6 +487,7 @@ class AcquiredTask(ReportingTask):
         """Return the error for a lease that the store has refused."""
         return store.refusal(self.lease, using=self.lease.using)
 
+    aversion = twin(version)
     aheartbeat = twin(heartbeat)
     aupdate_data = twin(update_data)
     afinish = twin(finish)

@@ -57,8 +57,8 @@ class Steps:
         self.kept: dict[tuple[int, str], Kept | None] = {}
         self.signals = 0
         self.read_at: datetime | None = None
-        # A first attempt has nothing to read.
-        if task.lease.attempt > 1:
+        # A first attempt has nothing to read, but for that of a copy which begins at a step.
+        if task.lease.attempt > 1 or task.lease.goes_on:
             self.read()
 
     def run(self, name: str, call: Callable[[], object]) -> JSON:

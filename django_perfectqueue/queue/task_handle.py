@@ -275,13 +275,17 @@ class TaskHandle:
         revision = store.Revision(rewrite=inputs.rewriter(patch), by=by)
         store.steer(store.revise, self.id, revision, using=self.using)
 
-    def copy(self, key: str | None = None, *, by: str = "") -> TaskHandle:
+    def copy(
+        self, key: str | None = None, *, from_step: str | None = None, by: str = ""
+    ) -> TaskHandle:
         """
         Submit a task like it, due at once, with another key (a new UUID); return that.
 
         It has the same type, data, user, priority, limits, tags, time limit and context; and
-        no times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
-        NotFoundError, InvalidTaskError or AlreadyExistsError.
+        no times, parents or batch. It begins anew, or with ``from_step`` at that step: what was
+        kept before it is kept in the copy, too. ``by`` is recorded in both as the person who
+        did it. Raise NotFoundError, also where it has kept no such step, InvalidTaskError or
+        AlreadyExistsError.
         """
         row = self.metadata()
         new = inputs.checked_key(key)
@@ -295,7 +299,9 @@ class TaskHandle:
             tags=tuple(self.tags),
         )
         with store.database.together(using=self.using):
-            store.submit_linked(store.submit_all, [submission], using=self.using)
+            [copy] = store.submit_linked(store.submit_all, [submission], using=self.using).values()
+            if from_step is not None:
+                store.copy_steps(row, copy, from_step, using=self.using)
             store.records.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
             store.records.sign([(row.queue, new)], "made", by=by, using=self.using)
         return self.queue[new]

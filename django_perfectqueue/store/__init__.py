@@ -29,7 +29,7 @@ from .leases import heartbeat, refusal
 from .tasks.close import finish
 from .tasks.park import park
 from .tasks.settle import AtomicTransaction, Ending, settle, update_payload
-from .tasks.steps import keep_step, look_for_signal, time_out
+from .tasks.steps import copy_steps, keep_step, look_for_signal, time_out
 from .values import Completion, Failure, Wait
 
 # Steer.

@@ -25,6 +25,7 @@ from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     InvalidResultError,
     InvalidTaskError,
+    NotFoundError,
     PreemptedError,
 )
 from django_perfectqueue.models import Step, Ticket
@@ -36,7 +37,7 @@ from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..admin.staff import AdminTestCase
 from ..factories import elsewhere
-from ..management.running import run, run_json
+from ..management.running import refused, run, run_json
 from ..worker.runners import runner_for
 
 SOON = timedelta(hours=1)
@@ -285,6 +286,164 @@ class AtomicTests(TransactionTestCase):
 
         self.run_atomic(half)
         self.assertEqual(kept(), {"b": "2", "c": "3", "d": "5"})
+
+
+def after(task):
+    if task.version("v2"):
+        task.step("check", lambda: "new")
+    task.step("reserve", lambda: "new")
+    task.step("charge", lambda: "new")
+    return [name for name in ("check", "reserve", "charge") if name in kept()]
+
+
+class VersionTests(TransactionTestCase):
+    """On which side of a change of code a task is, is decided once and kept."""
+
+    def test_a_new_task_is_on_the_new_side_in_each_of_its_attempts(self):
+        task = take()
+        self.assertEqual(after(task), ["check", "reserve", "charge"])
+        for _attempt in range(2):
+            task.retry(0)
+            task = again()
+            self.assertIs(task.version("v2"), True)
+
+    def test_one_that_has_kept_a_step_by_the_code_before_is_on_the_old_side_for_ever(self):
+        task = take()
+        task.step("reserve", lambda: "old")
+        task.retry(0)
+        for _attempt in range(3):
+            task = again()
+            self.assertEqual(after(task), ["reserve", "charge"])
+            task.retry(0)
+        self.assertEqual(kept(), {"v2": "false", "reserve": '"old"', "charge": '"new"'})
+
+    def test_one_that_has_kept_none_is_on_the_new_side(self):
+        task = take()
+        with suppress(ZeroDivisionError):
+            task.step("reserve", lambda: 1 / 0)
+        task.retry(0)
+        self.assertEqual(after(again()), ["check", "reserve", "charge"])
+
+    def test_one_that_has_yet_to_come_to_the_change_is_on_the_new_side(self):
+        task = take()
+        task.step("reserve", lambda: 1)
+        task.retry(0)
+        task = again()
+        task.step("reserve", self.fail)
+        self.assertIs(task.version("v2"), True)
+        task.step("charge", lambda: 2)
+        task.retry(0)
+        task = again()
+        task.step("reserve", self.fail)
+        self.assertIs(task.version("v2"), True)
+        self.assertIs(task.version("v3"), False)
+
+    def test_each_change_has_its_own_name(self):
+        task = take()
+        self.assertIs(task.version("v2"), True)
+        with self.assertRaisesMessage(InvalidTaskError, "has run a step 'v2' already"):
+            task.version("v2")
+        self.assertIs(task.version("v3"), True)
+
+    def test_outside_of_a_task_the_code_is_new(self):
+        self.assertIs(pq.version("v2"), True)
+
+    async def test_a_coroutine_asks_too(self):
+        await Queue().asubmit("k1", "order")
+        task = await Queue().apoll()
+        await task.astep("reserve", lambda: 1)
+        self.assertIs(await task.aversion("v2"), True)
+        await task.aretry(0)
+        task = await Queue().apoll()
+        self.assertIs(await task.aversion("v3"), False)
+
+
+class CopyTests(TransactionTestCase):
+    """A copy begins anew, or at a step: what was kept before it is kept in the copy."""
+
+    def failed(self):
+        task = take(user="ann")
+        for name in ("reserve", "charge", "label"):
+            task.step(name, lambda name=name: f"first {name}")
+        task.fail()
+        return Queue()["k1"]
+
+    def test_it_begins_at_the_step_that_is_named(self):
+        copy = self.failed().copy("k2", from_step="charge", by="bob")
+        self.assertEqual(self.run_all(), ["first reserve", "charge", "label"])
+        self.assertEqual(copy.metadata().user, "ann")
+
+    def test_without_one_and_with_the_first_all_is_run_again(self):
+        for number, options in enumerate(({}, {"from_step": "reserve"})):
+            Queue().clear()
+            self.failed().copy(f"k{number + 2}", **options)
+            self.assertEqual(self.run_all(), ["reserve", "charge", "label"])
+
+    def test_the_order_is_that_in_which_they_were_kept(self):
+        task = take()
+        for name in ("z", "a", "m"):
+            task.step(name, lambda: 1)
+        task.fail()
+        copy = Queue()["k1"].copy(from_step="m")
+        rows = Step.objects.filter(task_id=copy.id).order_by("pk")
+        self.assertEqual(list(rows.values_list("name", flat=True)), ["z", "a"])
+
+    def test_an_unknown_step_is_refused_and_nothing_is_stored(self):
+        task = self.failed()
+        with self.assertRaisesMessage(
+            NotFoundError, "kept no step 'x'. It has kept: 'reserve', 'charge', 'label'."
+        ):
+            task.copy(from_step="x")
+        self.assertEqual(Queue().list().count(), 1)
+        with self.assertRaisesMessage(NotFoundError, "Task 'k2' has kept no step ''."):
+            Queue().submit("k2", "order").copy(from_step="")
+
+    def test_one_that_is_rolled_back_leaves_nothing(self):
+        task = self.failed()
+        with suppress(KeyError), transaction.atomic():
+            task.copy(from_step="label")
+            raise KeyError
+        self.assertEqual((Queue().list().count(), Step.objects.count()), (1, 3))
+
+    def test_the_command_takes_it(self):
+        self.failed()
+        [copied] = run_json("pq_task", "copy", "k1", "--from-step", "label")
+        rows = Step.objects.filter(task_id=Queue()[copied["done"]].id)
+        self.assertEqual(set(rows.values_list("name", flat=True)), {"reserve", "charge"})
+        self.assertIn(
+            "kept no step 'x'", refused(self, "pq_task", "copy", "k1", "--from-step", "x")
+        )
+
+    def run_all(self):
+        task = again()
+        return [task.step(name, lambda name=name: name) for name in ("reserve", "charge", "label")]
+
+
+class CopyPageTests(AdminTestCase):
+    def test_the_button_offers_the_steps(self):
+        task = take()
+        for name in ("reserve", "<b>charge", "label"):
+            task.step(name, lambda: 1)
+        task.fail()
+        ids = {"ids": str(task.lease.task_id), "back": "/admin/perfectqueue/task/"}
+        steer = "/admin/perfectqueue/task/steer/copy/"
+        page = self.client.post(steer, ids)
+        self.assertContains(page, '<option value="" selected>reserve</option>', html=True)
+        self.assertContains(page, "&lt;b&gt;charge")
+        self.client.post(steer, {**ids, "_do": "1", "from_step": "label"})
+        copy = Queue().list().exclude(key="k1").get()
+        names = copy.steps.order_by("pk").values_list("name", flat=True)
+        self.assertEqual(list(names), ["reserve", "<b>charge"])
+        page = self.client.post(steer, {**ids, "_do": "1", "from_step": "stamp"})
+        self.assertContains(page, "stamp is not one of the available choices")
+        self.assertEqual(Queue().list().count(), 2)
+
+    def test_it_offers_none_for_a_task_that_has_fewer_than_two(self):
+        task = take()
+        task.step("reserve", lambda: 1)
+        ids = {"ids": str(task.lease.task_id)}
+        page = self.client.post("/admin/perfectqueue/task/steer/copy/", ids)
+        self.assertNotContains(page, "From the step")
 
 
 class OwnTransactionTests(TransactionTestCase):

@@ -27,7 +27,8 @@ from django_perfectqueue import store
 from django_perfectqueue.bulk import RATE, Operation, Selection, preview, run, submit_bulk
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
 from django_perfectqueue.inspection.family import counts
-from django_perfectqueue.models import Batch, Task, TaskQuerySet
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Batch, Step, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.payload.inputs import merged
@@ -35,7 +36,7 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from . import actions, base
-from .actions import BULK, CANCEL, RETRY, VERBS, ActionReport, Verb, bulk_verbs, may
+from .actions import BULK, CANCEL, COPY, RETRY, VERBS, ActionReport, Verb, bulk_verbs, may
 from .base import COUNTED, Extra, ReadOnlyAdmin
 from .filters import numbers, one_queue, plain
 
@@ -72,6 +73,7 @@ class OperationForm(forms.Form):
             "and removes old."
         ),
     )
+    from_step = forms.ChoiceField(label=_("From the step"), required=False)
     rate = forms.FloatField(
         label=_("Tasks a second"),
         help_text=_("A higher rate puts more load on the database."),
@@ -83,13 +85,21 @@ class OperationForm(forms.Form):
     @classmethod
     def of_all(cls, verbs: Sequence[str], data: Mapping[str, str]) -> OperationForm:
         form = cls({"verb": verbs[0], "rate": f"{RATE:g}", **data})
+        del form.fields["from_step"]
         form.fields["verb"].choices = [(name, BULK[name].label) for name in verbs]  # type: ignore[attr-defined]
         return form
 
     @classmethod
-    def of_named(cls, verb: Verb, data: Mapping[str, str]) -> OperationForm:
+    def of_named(
+        cls, verb: Verb, data: Mapping[str, str], steps: Sequence[str] = ()
+    ) -> OperationForm:
         form = cls(data)
         form.fields = {name: form.fields[name] for name in [verb.field] if name}
+        if verb is COPY and len(steps) < 2:
+            form.fields = {}
+        elif verb is COPY:
+            choices = [(name if n else "", printable(name)) for n, name in enumerate(steps)]
+            form.fields["from_step"].choices = choices  # type: ignore[attr-defined]
         for field in form.fields.values():
             field.help_text = ""
             field.widget.attrs["autofocus"] = True
@@ -249,7 +259,8 @@ class SteeringAdmin(ReadOnlyAdmin):
             ids = list(group.order_by("-pk").values_list("pk", flat=True)[: base.CAP + 1])
         else:
             ids = numbers(request.POST.get("ids", "").split(","))
-        form, operation = OperationForm.of_named(verb, request.POST), None
+        steps, operation = self.steps(request, verb, ids), None
+        form = OperationForm.of_named(verb, request.POST, steps)
         if "_do" in request.POST or not (group is not None or verb.asks(len(ids))):
             operation = form.operation(request, verb=verb.does)
         if operation is None:
@@ -325,7 +336,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         context = {
             "title": verb.label,
             "verb": verb,
-            "form": form or OperationForm.of_named(verb, {}),
+            "form": form or OperationForm.of_named(verb, {}, self.steps(request, verb, ids)),
             "hidden": [*(named if group is not None else [("ids", ",".join(map(str, ids)))])],
             "is_batch": "batch" in request.POST,
             "cap": base.CAP if len(ids) > base.CAP else 0,
@@ -340,6 +351,14 @@ class SteeringAdmin(ReadOnlyAdmin):
             "action": cells.page_url(f"{self.opts.model_name}_steer", verb.name),
         }
         return self.page(request, "confirm", context)
+
+    def steps(self, request: HttpRequest, verb: Verb, ids: Sequence[int]) -> list[str]:
+        """Return the steps at which a copy of a task may begin; none of several tasks."""
+        if verb is not COPY or len(ids) != 1:
+            return []
+        rows = Step.objects.using(database()).exclude(kind=Step.Kind.SIGNAL)
+        rows = rows.filter(task_id__in=self.visible(request, ids))
+        return list(rows.order_by("pk").values_list("name", flat=True))
 
     def carry_out(
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], operation: Operation

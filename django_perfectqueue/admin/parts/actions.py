@@ -45,7 +45,7 @@ class Verb:
     statuses: frozenset[Status]
     question: object
     asks_above: int = 0
-    field: Literal["", "to", "patch"] = ""
+    field: Literal["", "to", "patch", "from_step"] = ""
 
     def asks(self, count: int) -> bool:
         """Return whether this number of tasks needs a confirmation."""
@@ -165,6 +165,7 @@ COPY = Verb(
     name="copy",
     does="copy",
     label=_("Run a copy"),
+    field="from_step",
     statuses=frozenset(Status),
     question=_("Submit copies of these tasks, with new keys and due at once?"),
 )

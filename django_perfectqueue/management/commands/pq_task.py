@@ -27,7 +27,7 @@ from ..verbs import NounCommand, Subcommand
 
 PAGE = 500
 NOBODY = "-"
-TERMS = ("to", "patch", "priority")
+TERMS = ("to", "patch", "priority", "from_step")
 ONE = {
     "copied": "Task '{copy}' is a copy of '{key}'.",
     "edited": "The data of task '{key}' are changed.",
@@ -378,7 +378,7 @@ class Command(NounCommand):
         "finish": Subcommand(finish, "+", "--queue"),
         "move": Subcommand(move, "*", f"{STEERED} --to!"),
         "edit": Subcommand(edit, "*", f"{STEERED} --patch!"),
-        "copy": Subcommand(copy, "+", "--queue"),
+        "copy": Subcommand(copy, "+", "--queue --from-step"),
         "priority": Subcommand(priority, "+", "priority --queue"),
         "delete": Subcommand(delete, "*", STEERED),
     }

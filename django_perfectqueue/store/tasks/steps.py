@@ -9,7 +9,7 @@ from django.db import IntegrityError
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError
-from django_perfectqueue.models import Step
+from django_perfectqueue.models import LastEnding, Step, Task, Ticket
 
 from ..database.dialects.base import Row
 from ..database.transaction import (
@@ -29,6 +29,13 @@ KEEP = """
 INSERT INTO "perfectqueue_step" ("task_id", "kind", "name", "result", "kept_at", "until")
 VALUES (%(task_id)s, %(kind)s, %(name)s, %(result)s, {kept_at}, %(until)s)
 """
+COPY = """
+INSERT INTO "perfectqueue_step" ("task_id", "kind", "name", "result", "kept_at", "until")
+SELECT %(to)s, "kind", "name", "result", "kept_at", "until" FROM "perfectqueue_step"
+WHERE "task_id" = %(task_id)s AND "id" < %(before)s ORDER BY "id"
+"""
+# An error names fewer steps.
+NAMED = 20
 UNIQUE = ("task_id", "kind", "name")
 SIGNAL = """
 SELECT "result" FROM "perfectqueue_step"
@@ -75,6 +82,28 @@ def keep_step(
     with in_transaction(using) as db:
         lock_lease(db, lease)
         keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at", now=now)
+
+
+@retry_transaction
+def copy_steps(task: Task, to: int, before: str, *, using: str) -> None:
+    """
+    Keep for another task, a new one, what a task had kept before this step.
+
+    Raise NotFoundError where it has kept no such step.
+    """
+    with in_transaction(using) as db:
+        rows = Step.objects.using(using).filter(task_id=task.pk).exclude(kind=Step.Kind.SIGNAL)
+        kept = dict(rows.order_by("-pk").values_list("name", "pk"))
+        if before not in kept:
+            names = ", ".join(f"'{name}'" for name in [*kept][:-NAMED:-1])
+            raise NotFoundError(
+                f"Task '{task.key}' has kept no step '{before}'."
+                + (f" It has kept: {names}." if names else "")
+            )
+        db.execute(COPY, {"task_id": task.pk, "to": to, "before": kept[before]})
+        # So its first attempt reads them.
+        goes_on = Ticket.objects.using(using).filter(pk=to)
+        goes_on.update(last_ending=LastEnding.SUSPENDED)
 
 
 # A task waits: its attempt ends, with the row of the wait. What answers a wait, a signal, is a

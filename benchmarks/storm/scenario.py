@@ -25,11 +25,13 @@ SHARES = {user: (weight, MOST_RUNNING.get(user)) for user, weight in WEIGHTS.ite
 NARROW, METERED, HALTED, LOOSE = "narrow", "metered", "halted", "loose"
 TYPES = (QUICK, SHAKY, COUNTED)
 LIMITS = {f"name:{NARROW}": 2, f"type:{COUNTED}": 4}
+FAMILY, EACH = {"name:each:*": 2}, [f"each:{number}" for number in range(4)]
 CAPS = LIMITS | {
     f"user:{user} in {queue}": cap for user, cap in MOST_RUNNING.items() for queue in QUEUES
 }
+CAPS |= {f"name:{name}": cap for cap in FAMILY.values() for name in EACH}
 RATES = {f"name:{METERED}": Rate(rate=6, period=1.0, burst=4)}
-TERMS = {key: {"max_running": cap} for key, cap in LIMITS.items()} | {
+TERMS = {key: {"max_running": cap} for key, cap in (LIMITS | FAMILY).items()} | {
     key: vars(rate) for key, rate in RATES.items()
 }
 PAUSES = (f"user:{HALTED_USER}", f"name:{HALTED}")
@@ -56,6 +58,9 @@ def drawn_task(drawn: random.Random, life: str, alive_time: float) -> dict[str, 
 def drawn_limits(drawn: random.Random) -> list[str]:
     return [
         name
-        for name, often in ((NARROW, 0.1), (METERED, 0.1), (HALTED, 0.05), (LOOSE, 0.1))
+        for name, often in (
+            *((NARROW, 0.1), (METERED, 0.1), (HALTED, 0.05), (LOOSE, 0.1)),
+            (drawn.choice(EACH), 0.1),
+        )
         if drawn.random() < often
     ]

@@ -7,20 +7,26 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from copy import copy
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from types import EllipsisType
 from typing import Any, Literal, get_args
 
 from asgiref.sync import sync_to_async
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.checks import choice, named
-from django_perfectqueue.models import EVERYONE, Limit
+from django_perfectqueue.models import FAMILY, Limit, Meter
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.transaction import database
+from django_perfectqueue.store.limits.meters import of_keys
 
 from . import edit
 
@@ -58,6 +64,8 @@ def set_limit(
     Set a limit, or change the one there is; only what is given is changed.
 
     ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
+    A name that ends in ``*`` makes a family: each name that begins so has this limit for itself,
+    but not one with a limit of its own, or with a longer family.
     One that is paused goes on at the time ``until``, or without one when it is unpaused;
     ``note`` says why it is. Raise ConfigError when a value can't be.
     """
@@ -76,6 +84,28 @@ def remove_limit(
 ) -> bool:
     """Take a limit away; return whether there was one."""
     return edit.remove(Limit, owner(scope, name), by=by, using=using or database())
+
+
+def in_force(keys: Collection[str], *, using: str) -> dict[str, Limit]:
+    """
+    Return which limit holds for each of these keys, such as ``user:ann``, where there is one:
+    its own, or that of the longest family. Each has the ``meter`` of the key.
+    """
+    owners = [key.partition(":") for key in keys]
+    own = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in owners), Q(pk=None))
+    family = Q(ending=FAMILY, scope__in={scope for scope, *_rest in owners})
+    rows = Limit.objects.using(using).filter(own | family)
+    meters = Meter.objects.using(using)
+
+    def read() -> dict[str, Limit]:
+        found = of_keys(keys, {row.key: row for row in rows.all()})
+        counted = meters.in_bulk(list(found))
+        held = {key: copy(row) for key, row in found.items()}
+        for key, row in held.items():
+            row.meter = counted.get(key)
+        return held
+
+    return store.database.with_retries(read, using=using)
 
 
 def next_at(row: Limit, metered: datetime | None, now: datetime) -> datetime | None:
@@ -108,8 +138,6 @@ def unfit(scope: str, name: str) -> str:
         return _("The name of a limit must not hold a comma.")
     if scope == "queue" and len(name) > QUEUE_LENGTH:
         return _("The name of a queue has at most %s characters.") % QUEUE_LENGTH
-    if scope == "user" and name == EVERYONE:
-        return _("A limit applies to one user. To cap every user, set the fair share of *.")
     return ""
 
 

@@ -203,7 +203,7 @@ def overview(
     queues = [queue_figures(name, counted, workers, minutes, known.now) for name in found]
     for one in queues:
         one.oldest = oldest[one.name]
-        one.paused = one.name in known.paused
+        one.paused = known.is_paused(one.name)
         one.is_named = one.name in settings
         one.unknown_types = sorted(type_ for queue, type_ in unknown if queue == one.name)
     points = [(start, tally) for _queue, start, tally in minutes]

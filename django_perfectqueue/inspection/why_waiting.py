@@ -10,16 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from typing import Any
 
-from django.db.models import Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value
-from django.db.models.functions import Concat
+from django.db.models import Exists, IntegerField, OuterRef, QuerySet, Subquery
 
 from django_perfectqueue import models
 from django_perfectqueue.fairness import edit
-from django_perfectqueue.fairness.limits import next_at
+from django_perfectqueue.fairness.limits import in_force, next_at
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
@@ -32,7 +30,6 @@ from .reasons import COUNTED, Code, Reason
 __all__ = ["Case", "Code", "Reason", "may_know", "why_waiting", "workers_serving"]
 
 WORKERS = 1_000
-LIMITS = 1_000
 
 
 def why_waiting(
@@ -212,35 +209,25 @@ class Case:
 
     def by_limits(self) -> Iterator[Reason]:
         """Those of its limits that let none start: paused ones first, then the longest wait."""
-        found = [self.by_limit(limit) for limit in self.limits()]
+        task = self.task
+        keys = named(split(task.limits)) | scoped(task.queue, task.type, task.user)
+        found = [self.by_limit(*one) for one in in_force(keys, using=self.using).items()]
         held = [reason for reason in found if reason]
         order = list(Code)
         yield from sorted(held, key=lambda one: (order.index(one.code), -(one.wait or 0)))
 
-    def limits(self) -> QuerySet[Any]:
-        """Return those that it lists, and those of its queue, type and user, with their meters."""
-        task = self.task
-        keys = named(split(task.limits)) | scoped(task.queue, task.type, task.user)
-        owners = (key.partition(":") for key in keys)
-        held = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in owners))
-        key = Concat(OuterRef("scope"), Value(":"), OuterRef("name"), output_field=TextField())
-        meters = models.Meter.objects.filter(key=key)
-        rows = models.Limit.objects.using(self.using).filter(held)
-        return rows.annotate(
-            running=Subquery(meters.values("running")), next_at=Subquery(meters.values("next_at"))
-        )[:LIMITS]
-
-    def by_limit(self, limit: Any) -> Reason | None:
+    def by_limit(self, key: str, limit: models.Limit) -> Reason | None:
         of_queue = limit.scope == models.Limit.Scope.QUEUE
-        name = limit.name if limit.scope == models.Limit.Scope.NAME else limit.key
+        name = key.partition(":")[2] if limit.scope == models.Limit.Scope.NAME else key
         if limit.paused and of_queue:
-            return self.paused(Code.QUEUE_PAUSED, limit.name, limit)
+            return self.paused(Code.QUEUE_PAUSED, self.task.queue, limit)
         if limit.paused:
             return self.paused(Code.LIMIT_PAUSED, name, limit)
-        running = limit.running or 0
+        meter = limit.meter or models.Meter()
+        running = meter.running
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
-        if at := next_at(limit, limit.next_at, self.now):
+        if at := next_at(limit, meter.next_at, self.now):
             return Reason(
                 code=Code.LIMIT_RATE,
                 name=name,

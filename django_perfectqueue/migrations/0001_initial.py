@@ -3,6 +3,7 @@ import django.db.models.deletion
 import django.db.models.expressions
 import django.db.models.functions.comparison
 import django.db.models.functions.math
+import django.db.models.functions.text
 import django.utils.timezone
 import django_perfectqueue.models.fields
 from django.db import migrations, models
@@ -659,6 +660,28 @@ class Migration(migrations.Migration):
                         editable=False,
                         max_length=255,
                         verbose_name="paused by",
+                    ),
+                ),
+                (
+                    "declared_in",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        max_length=64,
+                        verbose_name="digest of the declaration",
+                    ),
+                ),
+                (
+                    "declared_at",
+                    models.DateTimeField(editable=False, null=True, verbose_name="declared at"),
+                ),
+                (
+                    "ending",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=django.db.models.functions.text.Right("name", 1),
+                        output_field=models.CharField(max_length=1),
                     ),
                 ),
             ],
@@ -1538,7 +1561,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=models.Index(fields=["account", "held_by"], name="perfectqueue_lane_account"),
+            index=models.Index(
+                fields=["account", "held_by", "has_waiting", "since"],
+                name="perfectqueue_lane_account",
+            ),
         ),
         migrations.AddIndex(
             model_name="lane",
@@ -1572,6 +1598,10 @@ class Migration(migrations.Migration):
                 ),
                 name="perfectqueue_lane_values",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="limit",
+            index=models.Index(fields=["ending", "scope"], name="perfectqueue_limit_family"),
         ),
         migrations.AddConstraint(
             model_name="limit",
@@ -1611,6 +1641,7 @@ class Migration(migrations.Migration):
                     ("rate__range", (1, 2147483647)),
                     ("period__range", (0.001, 31622400.0)),
                     ("burst__range", (1, 2147483647)),
+                    django_perfectqueue.models.fields.IsTime("declared_at"),
                 ),
                 name="perfectqueue_limit_values",
             ),

@@ -18,6 +18,7 @@ from .batch import DependencyEvent as DependencyEvent
 from .batch import IfFailed as IfFailed
 from .rule import CHANGES as CHANGES
 from .rule import CHANGES_OF_ONE as CHANGES_OF_ONE
+from .rule import FAMILY as FAMILY
 from .rule import MOST_BURST_TIME as MOST_BURST_TIME
 from .rule import Account as Account
 from .rule import Change as Change

@@ -7,7 +7,7 @@ from datetime import datetime
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
-from django.db.models.functions import Abs, Cast
+from django.db.models.functions import Abs, Cast, Right
 from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
 
@@ -33,6 +33,8 @@ COUNT = 1, 2**31 - 1
 
 # In seconds: for how long a rate may have to wait for what it has let start at once.
 MOST_BURST_TIME = 31_622_400.0
+
+FAMILY = "*"
 
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
@@ -74,6 +76,9 @@ class Limit(Pausable):
     of all of a queue, a type or a user.
 
     ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
+    One whose name ends in ``*`` is a family: it holds for each name that begins so, apart, but
+    not for one with a row of its own or with a longer family. Where a worker has stored what code
+    declares, ``declared_in`` is a digest of that, and ``declared_at`` when the worker started.
     """
 
     class Scope(models.TextChoices):
@@ -106,6 +111,13 @@ class Limit(Pausable):
         _("How many of them may start at once after a pause. Empty: as many as the rate."),
         validators=[MinValueValidator(1)],
     )
+    declared_in = models.CharField(
+        _("digest of the declaration"), max_length=64, blank=True, default="", editable=False
+    )
+    declared_at = models.DateTimeField(_("declared at"), null=True, editable=False)
+    ending = models.GeneratedField(
+        expression=Right("name", 1), output_field=models.CharField(max_length=1), db_persist=True
+    )
 
     class Meta:
         verbose_name = _("limit")
@@ -122,14 +134,19 @@ class Limit(Pausable):
                 ),
             ),
         ]
+        indexes = [models.Index(fields=["ending", "scope"], name="perfectqueue_limit_family")]
 
     def __str__(self) -> str:
         return self.key
 
     @property
     def key(self) -> str:
-        """What lanes, holds and meters know it by."""
+        """What lanes, holds and meters know it by; those of a family's names by their own."""
         return f"{self.scope}:{self.name}"
+
+    @property
+    def is_family(self) -> bool:
+        return self.name.endswith(FAMILY)
 
 
 @readable()
@@ -365,7 +382,10 @@ class Lane(PartlyIndexed):
     class Meta:
         default_permissions = ()
         indexes = [
-            models.Index(fields=["account", "held_by"], name="perfectqueue_lane_account"),
+            models.Index(
+                fields=["account", "held_by", "has_waiting", "since"],
+                name="perfectqueue_lane_account",
+            ),
             PartialIndex(
                 fields=["held_by", "turn", "since"],
                 condition=~Q(held_by=0),

@@ -80,10 +80,15 @@ def checked_limits(value: object) -> tuple[str, ...]:
     """
     Return names of limits as they may be stored: sorted, each once.
 
-    Raise InvalidTaskError when one is no name, has a comma, or all are too long together.
+    Raise InvalidTaskError when one is no name, has a comma, names a family, or all are too long
+    together.
     """
     given: Iterable[object] = A_LIST.require("The limits", value, InvalidTaskError)
     names = sorted({LIMIT.require("The name of a limit", one, InvalidTaskError) for one in given})
+    if family := next((name for name in names if name.endswith(EVERYONE)), None):
+        raise InvalidTaskError(
+            f"A task lists a name such as '{family[:-1]}7', not the family '{family}' itself."
+        )
     if len(",".join(names)) > LIMITS_LENGTH:
         raise InvalidTaskError(
             f"The names of a task's limits may have at most {LIMITS_LENGTH} characters together."

@@ -13,6 +13,7 @@ from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness import edit, set_limit
+from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
@@ -285,8 +286,8 @@ class Queue(Taking):
 
     def is_paused(self) -> bool:
         """Return whether the queue is paused, by whatever process."""
-        paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
-        return store.database.with_retries(paused.using(self.using).exists, using=self.using)
+        found = in_force([f"queue:{self.name}"], using=self.using).values()
+        return any(limit.paused for limit in found)
 
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)

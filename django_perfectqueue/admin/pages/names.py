@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
+from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
@@ -198,10 +199,10 @@ class QueueAdmin(NamedRows):
         found = overview(using=database(), queue=name)
         queues = [queue.name for queue in found.queues]
         rules = self.rules(request, queues)
-        paused = Limit.objects.using(database()).filter(
-            scope=Limit.Scope.QUEUE, name__in=queues, paused=True
-        )
-        pauses = {limit.name: cells.paused_mark(limit) for limit in paused}
+        keys = {f"queue:{name}": name for name in queues}
+        held = in_force(keys, using=database())
+        paused = {keys[key]: limit for key, limit in held.items() if limit.paused}
+        pauses = {name: cells.paused_mark(limit) for name, limit in paused.items()}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
             "rows": [
@@ -210,7 +211,7 @@ class QueueAdmin(NamedRows):
                 | {"pause": pauses.get(one.name, "")}
                 for number, one in enumerate(found.queues)
             ],
-            "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused),
+            "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused.values()),
             "workers": serving,
             **({} if name is None else self.about(name)),
         }

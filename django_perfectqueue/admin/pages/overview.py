@@ -19,13 +19,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import held_by_one, overview
 from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Limit, Overview, Worker
+from django_perfectqueue.models import Overview, Worker
 from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records import Tally, UsageKey
@@ -73,7 +74,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         context = period_page(key, request.GET, using=database())
         if key.type:
-            found = Limit.objects.using(database()).filter(scope=Limit.Scope.TYPE, name=key.type)
+            found = in_force([f"type:{key.type}"], using=database()).values()
             context["pause"] = next(map(cells.paused_mark, found), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
             context["names"] = names_in(request.GET)

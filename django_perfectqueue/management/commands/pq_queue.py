@@ -74,9 +74,9 @@ def figures(using: str, queue: str | None = None) -> Iterator[Figures]:
 
 def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
     """Return the limits that pause queues, by their names."""
-    paused = [queue.name for queue in queues if queue.paused]
-    rows = models.Limit.objects.using(using).filter(scope="queue", name__in=paused, paused=True)
-    return {row.name: row for row in rows} if paused else {}
+    paused = {f"queue:{queue.name}": queue.name for queue in queues if queue.paused}
+    found = limits.in_force(paused, using=using) if paused else {}
+    return {paused[key]: row for key, row in found.items()}
 
 
 def queue_lines(command: QueueCommand, found: Overview) -> list[str]:
@@ -331,7 +331,8 @@ class Command(RuleCommand):
         queue, weight = Queue(name, using=using), shares.queue_weight(name, using=using)
         if not queue.list().exists() and name not in named_queues(using):
             self.complain(no_tasks(queue))
-        limit = limits.limit(name, scope="queue", using=using) or models.Limit()
+        key = f"queue:{name}"
+        limit = limits.in_force([key], using=using).get(key, models.Limit())
         terms = ", ".join(filter(None, [wording.weight_of(weight), paused_terms(limit)]))
         facts = {"queue": name, "weight": weight, **picked(limit, *PAUSED)}
         return facts, f"{capfirst(wording.queue_of(name))}, as a whole: {terms}."

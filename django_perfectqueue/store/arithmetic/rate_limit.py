@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from django_perfectqueue.models import Limit
+from django_perfectqueue.models import FAMILY, Limit
 
 from .fair_order import lane_id
 
@@ -104,6 +104,21 @@ MOST_TRIED = 6
 def key_of(scope: str, name: str) -> str:
     """Return what a limit is known by in gates and meters."""
     return f"{scope}:{name}"
+
+
+def families(keys: Iterable[str]) -> list[str]:
+    """Return those of these keys that are families, the longest first."""
+    return sorted([key for key in keys if key.endswith(FAMILY)], key=len, reverse=True)
+
+
+def governing(key: str, known: Container[str], families: Iterable[str]) -> str | None:
+    """
+    Return by which of the known limits a key is held, if it is: its own, or else the first
+    family that covers it.
+    """
+    if key in known:
+        return key
+    return next((one for one in families if key.startswith(one[:-1])), None)
 
 
 def named(names: Iterable[str]) -> set[str]:

@@ -53,7 +53,14 @@ def named(rows: Iterable[Row]) -> list[AccountRow]:
 
 OPEN = """
 SELECT "id", "account", "keys" FROM "perfectqueue_lane"
-WHERE "account" IN ({accounts}) AND "held_by" = 0 AND "has_waiting" = TRUE
+WHERE "account" IN ({accounts}) AND "held_by" = 0 AND "has_waiting" = TRUE LIMIT %(most)s
+"""
+OPEN_FIRST = """
+SELECT * FROM (
+    SELECT "id", "account", "keys" FROM "perfectqueue_lane"
+    WHERE "account" = {account} AND "held_by" = 0 AND "has_waiting" = TRUE
+    ORDER BY "since" LIMIT {count}
+) AS "open"
 """
 KEYS = """
 SELECT * FROM (
@@ -105,8 +112,9 @@ class Limits:
     """
     What limits let one transaction start, and what it lets through.
 
-    Of each queue it reads the first users with their open lanes, and of the holds that are due as
-    many lanes as their limits let start, at most ``count``. It locks the meters of
+    Of each queue it reads the first users with their open lanes, of each user at most ``count``,
+    those that have waited longest, and of the holds that are due as many lanes as their limits
+    let start, at most ``count``. It locks the meters of
     these limits at once, before any account: so what they allow is exact, and no two
     transactions wait for each other in a ring. ``unlocked`` means that there are lanes whose
     limits it has not locked, or may be more holds that are due; ``more`` that there may be
@@ -115,7 +123,7 @@ class Limits:
     ``lanes`` are the lanes of each account that were read, and ``asked`` the accounts of which
     those are that nothing holds back. ``held`` are the accounts of each queue with lanes under
     due holds, and ``late`` the lanes of each account that are filed too early. ``keys`` are those
-    of the limits of each lane that was read.
+    of the limits of each lane that was read, and ``left`` how many tickets of it.
     """
 
     by: Lanes
@@ -128,6 +136,7 @@ class Limits:
     held: defaultdict[str, list[AccountRow]] = field(default_factory=lambda: defaultdict(list))
     asked: set[int] = field(default_factory=set)
     keys: dict[int, Sequence[str]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
     late: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     unlocked: bool = False
     more: bool = False
@@ -176,9 +185,22 @@ class Limits:
         }
         if queue_of:
             self.asked.update(queue_of)
-            for lane, account, keys in self.by.db.rows(OPEN, accounts=queue_of):
+            for lane, account, keys in self.first_open(list(queue_of)):
                 self.keys[lane] = own = note_owner(lane, account, keys).keys
                 self.lanes[account][lane] = SeenLane(queue_of[account], own, 0, ready=True)
+
+    def first_open(self, accounts: Sequence[int]) -> list[Row]:
+        """Return the first open lanes of these accounts; a user may have a lane for each name."""
+        db, most, rows = self.by.db, self.count * len(accounts), list[Row]()
+        if len(accounts) > 1:
+            rows = db.rows(OPEN, {"most": most}, accounts=accounts)
+            if len(rows) < most:
+                return rows
+        each = max(LANES_PROBED // len(accounts), 1) if self.by.wide else self.count
+        statement = OPEN_FIRST.replace("{count}", str(each))
+        rows = db.union([statement.replace("{account}", str(one)) for one in accounts])
+        self.more = self.more or len(rows) >= each
+        return rows
 
     def read_due(self, holds: Sequence[DueHold], counts: Mapping[int, int]) -> None:
         """Read so many more lanes under each hold whose limit lets some start."""
@@ -282,7 +304,8 @@ class Limits:
         if not heads:
             return
         statement = TICKETS.replace("{in_lane}", self.by.db.dialect.in_lane)
-        statement = statement.replace("{count}", str(count))
+        # One more tells which lanes are empty once these are taken.
+        statement = statement.replace("{count}", str(count + 1))
         tickets = defaultdict(list)
         # Two users have one lane where its row was damaged.
         each = [statement.replace("{lane}", str(lane)) for lane in {head.lane for head in heads}]
@@ -290,6 +313,7 @@ class Limits:
             tickets[lane].append(tuple(ticket))
         for head in heads:
             head.tickets = sorted(tickets[head.lane])
+            self.left[head.lane] = len(head.tickets)
             if not head.tickets:
                 self.by.accounts.found_short(head.lane)
 
@@ -306,6 +330,8 @@ class Limits:
             self.by.passed.update(lease.lane for lease in misplaced)
             leases = [lease for lease in leases if lease not in misplaced]
         for lane, count in Counter([lease.lane for lease in leases]).items():
+            if self.left.get(lane) == count:
+                self.by.accounts.found_short(lane)
             for key in self.keys.get(lane, ()):
                 if key in self.allowed:
                     self.allowed[key].begin(count)

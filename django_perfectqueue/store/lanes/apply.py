@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import EVERYONE, Account, Hold, Policy
+from django_perfectqueue.models import EVERYONE, FAMILY, Account, Hold, Meter, Policy
 
 from ..arithmetic.fair_order import lane_id, rule_of
 from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
-from ..limits.holds import hold_id, open_again
+from ..limits.holds import open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
 from .accounts import FILE
@@ -57,13 +59,14 @@ def place_of(db: Session, queue: str) -> float:
 # Apply an edited limit to tasks that wait already.
 
 
-HELD_LANES_AT_ONCE = 500
+HELD_LANES_AT_ONCE = PART = 500
 BATCHES = 200
+LAST_CHARACTER = "\U0010ffff"
 
 HELD = """
 SELECT "lane"."account" FROM (
     SELECT "account", "turn" FROM "perfectqueue_lane"
-    WHERE "held_by" = %(hold)s AND "turn" < %(floor)s
+    WHERE "held_by" IN ({holds}) AND "turn" < %(floor)s
     ORDER BY "turn" LIMIT %(limit)s
 ) AS "lane"
 """
@@ -79,27 +82,56 @@ UPDATE "perfectqueue_account" SET "virtual_time" = %(floor)s WHERE "id" IN ({acc
 
 def apply_limit(key: str, *, using: str) -> None:
     """
-    Apply a changed limit to the tasks that wait behind it.
+    Apply a changed limit, or family, to the tasks that wait behind it.
 
     A user who was held back takes its place as one that wakes: it has saved no credit.
     Limits themselves are read whenever a task behind them is acquired.
     """
     forget_limits(using)
-    # In which it holds back lanes, or has done so.
-    held = Hold.objects.using(using).filter(key=key).values_list("queue", flat=True)
-    queues: list[str] = with_retries(partial(list, held), using=using)
-    for queue in queues:
-        for _batch in range(BATCHES):
-            if lift(queue, key, using=using) < HELD_LANES_AT_ONCE:
-                break
-    open_again([key], using=using)
+    for keys in keys_under(key, using=using):
+        # In which they hold back lanes, or have done so.
+        holds: defaultdict[str, list[int]] = defaultdict(list)
+        rows = Hold.objects.using(using).filter(key__in=keys).values_list("queue", "pk")
+        found: list[tuple[str, int]] = with_retries(partial(list, rows), using=using)
+        for queue, hold in found:
+            holds[queue].append(hold)
+        for queue, some in holds.items():
+            for _batch in range(BATCHES):
+                if lift(queue, some, using=using) < HELD_LANES_AT_ONCE:
+                    break
+        open_again(keys, using=using)
     notify_workers(using=using)
 
 
+def keys_under(key: str, *, using: str) -> Iterator[list[str]]:
+    """Yield the key of a limit, or of a family those that hold back or are counted, in parts."""
+    if not key.endswith(FAMILY):
+        yield [key]
+        return
+    for rows, column in (
+        (Hold.objects.using(using).order_by("key").distinct(), "key"),
+        # Whoever holds one back just now has its meter locked.
+        (Meter.objects.using(using).order_by("pk"), "pk"),
+    ):
+        last, keys = "", list[str]()
+        some = rows.filter(**{f"{column}__range": span_of(key)})
+        some = some.values_list(column, flat=True)
+        while keys := with_retries(
+            partial(list, some.filter(**{f"{column}__gt": last})[:PART]), using=using
+        ):
+            yield keys
+            last = keys[-1]
+
+
+def span_of(family: str) -> tuple[str, str]:
+    """Return the first and the last key that a family may cover."""
+    return family[:-1], family[:-1] + LAST_CHARACTER
+
+
 @retry_transaction
-def lift(queue: str, key: str, *, using: str) -> int:
+def lift(queue: str, holds: Sequence[int], *, using: str) -> int:
     """
-    Lift some accounts that a limit holds back to those of users whom nothing held back; return
+    Lift some accounts that limits hold back to those of users whom nothing held back; return
     how many. By a policy without memory there is nothing to lift.
     """
     if rule_of(queue).code != Policy.FAIR:
@@ -108,8 +140,8 @@ def lift(queue: str, key: str, *, using: str) -> int:
         first = first_open(db, queue)
         if first is None:
             return 0
-        values = {"hold": hold_id(queue, key), "floor": first, "limit": HELD_LANES_AT_ONCE}
-        rows = db.execute(HELD, values).fetchall()
+        values = {"floor": first, "limit": HELD_LANES_AT_ONCE}
+        rows = db.rows(HELD, values, holds=holds)
         raise_to(db, sorted({account for (account,) in rows}), first)
         return len(rows)
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from ..arithmetic.fair_order import lane_of
-from ..arithmetic.rate_limit import Allowance, key_of, may_hold
+from ..arithmetic.rate_limit import Allowance, families, governing, key_of, may_hold
 from ..database.transaction import Session, reading, retry_transaction
+
+R = TypeVar("R")
 
 LIMITS = """
 SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"{more}
 FROM "perfectqueue_limit" WHERE {condition}
 """
+# Of all names that a few keys have. Families are few, and read whole.
+FAMILIES = LIMITS.replace("{condition}", """"ending" = '*' AND "scope" IN ({scopes})""")
+RULES = f"{LIMITS}{{meters}} UNION ALL {FAMILIES}"
 METERS = """
 SELECT "key", "running", "next_at", {now} FROM "perfectqueue_meter"
 WHERE "key" IN ({keys}) ORDER BY "key"
@@ -76,14 +81,22 @@ def allowances(
 
 
 def limits(db: Session, keys: Collection[str]) -> dict[str, Said]:
-    """Return the rows of the limits with these keys that exist."""
-    condition, values = condition_for(keys)
-    rows = db.rows(LIMITS.replace("{more}", "").replace("{condition}", condition), values)
-    return {f"{scope}:{name}": row for scope, name, *row in rows}
+    """Return what the limits say that hold for these keys, where there is one."""
+    statement, values, scopes = rules_for(keys)
+    statement = statement.replace("{more}", "").replace("{meters}", "")
+    rows = db.rows(statement, values, scopes=scopes)
+    return of_keys(keys, {f"{scope}:{name}": row for scope, name, *row in rows})
 
 
-def condition_for(keys: Collection[str]) -> tuple[str, dict[str, str]]:
-    """Return the condition for the limits with these keys, and its parameters."""
+def of_keys(keys: Collection[str], rows: Mapping[str, R]) -> dict[str, R]:
+    """Return which of these rows, by their own keys, holds for each key, where there is one."""
+    known = families(rows)
+    held = ((key, governing(key, rows, known)) for key in keys)
+    return {key: rows[by] for key, by in held if by is not None}
+
+
+def rules_for(keys: Collection[str]) -> tuple[str, dict[str, str], list[str]]:
+    """Return the query for the limits with these keys and all families, and its parameters."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
     for number, key in enumerate(sorted(keys)):
@@ -93,7 +106,7 @@ def condition_for(keys: Collection[str]) -> tuple[str, dict[str, str]]:
     for number, (scope, marks) in enumerate(names.items()):
         values[f"s{number}"] = scope
         parts.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
-    return " OR ".join(parts), values
+    return RULES.replace("{condition}", " OR ".join(parts), 1), values, list(names)
 
 
 def read_both(
@@ -102,15 +115,16 @@ def read_both(
     """Return what is counted, and the rows of the limits, by one statement."""
     counted: dict[str, Count] = {}
     rows: dict[str, Said] = {}
-    condition, values = condition_for(keys)
-    statement = LIMITS.replace("{more}", ", NULL, {now}").replace("{condition}", condition)
-    found = db.rows(statement + METERS_TOO, values, now=now, keys=sorted(keys))
+    statement, values, scopes = rules_for(keys)
+    # PostgreSQL takes the type of a column from the first of its values that is not NULL.
+    statement = statement.replace("{more}", ", NULL, {now}").replace("{meters}", METERS_TOO)
+    found = db.rows(statement, values, now=now, keys=sorted(keys), scopes=scopes)
     for scope, name, *row, next_at, at in found:
         if scope:
             rows[f"{scope}:{name}"] = row
         else:
             counted[name] = count(db, int(row[0]), next_at, at)
-    return counted, rows
+    return counted, of_keys(keys, rows)
 
 
 def read(
@@ -219,12 +233,13 @@ FIRST = 'SELECT "scope", "name" FROM "perfectqueue_limit" LIMIT %(limit)s'
 @dataclass(slots=True)
 class Heard:
     """
-    What holds ``until`` a time: the keys of all limits, or where there are more than MOST of
-    them, of each key that was asked for whether there is such a limit.
+    What holds ``until`` a time: the keys of all limits, and the families of them, or where
+    there are more than MOST, of each key that was asked for whether a limit holds for it.
     """
 
     until: float
     keys: frozenset[str]
+    families: Sequence[str]
     all: bool
     asked: dict[str, bool] = field(default_factory=dict)
 
@@ -259,7 +274,7 @@ def known_limits(keys: Collection[str], *, using: str) -> set[str]:
     if known is None or time.monotonic() >= known.until:
         known = heard[using] = first_limits(using=using)
     if known.all:
-        return set(known.keys.intersection(keys))
+        return {key for key in keys if governing(key, known.keys, known.families)}
     if unknown := [key for key in keys if key not in known.asked]:
         if len(known.asked) > MOST_ASKED:
             known.asked.clear()
@@ -274,7 +289,7 @@ def first_limits(*, using: str) -> Heard:
         rows = db.rows(FIRST, {"limit": MOST + 1})
     keys = frozenset(key_of(scope, name) for scope, name in rows)
     until = time.monotonic() + (FRESH if keys else FRESH_WITHOUT)
-    return Heard(until, keys, all=len(rows) <= MOST)
+    return Heard(until, keys, families(keys), all=len(rows) <= MOST)
 
 
 @retry_transaction

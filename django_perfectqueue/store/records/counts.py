@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django_perfectqueue.models import PARKED_FROM, UNFINISHED
 
+from ..arithmetic.rate_limit import families, governing
 from ..database.transaction import reading
 
 QUEUES = 50
@@ -20,9 +21,9 @@ LATE_AFTER = timedelta(seconds=60)
 NAMES = """
 SELECT 'queue', "name", {now} FROM ({queues}) AS "used"
 UNION ALL
-SELECT 'paused', "name", {now} FROM (
-    SELECT "name" FROM "perfectqueue_limit" WHERE "scope" = 'queue' AND "paused" = TRUE
-    ORDER BY "name" LIMIT %(most)s
+SELECT CASE WHEN "paused" = TRUE THEN 'paused' ELSE 'open' END, "name", {now} FROM (
+    SELECT "name", "paused" FROM "perfectqueue_limit" WHERE "scope" = 'queue'
+    ORDER BY "paused" DESC, "name" LIMIT %(latest)s
 ) AS "pauses"
 UNION ALL
 SELECT 'now', '', {now}
@@ -84,11 +85,18 @@ SELECT 'late', '', COUNT(*) FROM (
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The first QUEUES queues that have tasks, which queues are paused, and the server's time."""
+    """
+    The first QUEUES queues that have tasks, whether limits and families of queues are paused,
+    and the server's time.
+    """
 
     queues: list[str]
-    paused: set[str]
+    pauses: Mapping[str, bool]
     now: datetime
+
+    def is_paused(self, queue: str) -> bool:
+        by = governing(queue, self.pauses, families(self.pauses))
+        return by is not None and self.pauses[by]
 
 
 @dataclass(slots=True)
@@ -107,13 +115,14 @@ class Counts:
 
 
 def names(*, using: str, now: datetime | None = None) -> Names:
-    found: dict[str, list[str]] = {"queue": [], "paused": [], "now": []}
+    found: dict[str, list[str]] = {"queue": [], "paused": [], "open": [], "now": []}
     with reading(using) as db:
         statement = NAMES.replace("{queues}", db.dialect.used_queues)
-        rows = db.rows(statement, {"most": QUEUES}, now=now)
+        rows = db.rows(statement, {"most": QUEUES, "latest": LATEST}, now=now)
         for kind, name, _at in rows:
             found[kind].append(name)
-        return Names(found["queue"], set(found["paused"]), db.dialect.moment(rows[0][2]))
+        pauses = dict.fromkeys(found["open"], False) | dict.fromkeys(found["paused"], True)
+        return Names(found["queue"], pauses, db.dialect.moment(rows[0][2]))
 
 
 def counts(queues: Sequence[str], now: datetime, *, using: str) -> Counts:

@@ -189,7 +189,7 @@ class CommandTests(HealthTestCase):
                 **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
                 "counters": True,
                 "schedules": True,
-                **dict.fromkeys(("blocked", "upkeep", "rows"), True),
+                **dict.fromkeys(("blocked", "upkeep"), True),
                 "workers": False,
             },
         )

@@ -156,7 +156,6 @@ TEXT = """
 --first N             Only the first N; 0: all. Lists show 100.
 --force               Also of workers that were seen within the last 30 seconds.
 --from-database ALIAS The database that has its table (default: the one of this queue).
---from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
 --group GROUP         Only tasks that ended for this reason: an error such as builtins.ValueError.
 --headroom N          So many processors, or such a part of them, take short tasks only.
 --health-port [HOST:]PORT

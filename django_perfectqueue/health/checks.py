@@ -16,10 +16,11 @@ from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
+from django_perfectqueue.store.database.transaction import unmigrated
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
-from .tables import lacks_tables, unmigrated
+from .tables import lacks_tables
 
 OVERDUE = 60.0
 LATELY = 3600.0

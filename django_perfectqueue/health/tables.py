@@ -44,9 +44,3 @@ def expected() -> set[str]:
     folder = import_module(path).__path__ if path else ()
     modules = [name for _finder, name, is_folder in pkgutil.iter_modules(folder) if not is_folder]
     return {name for name in modules if name[0] not in "_~"}
-
-
-def unmigrated(using: str) -> str:
-    """Say that it lacks them, and what to do."""
-    command = "manage.py migrate" + ("" if using == "default" else f" --database {using}")
-    return f"The database '{using}' is not migrated. Run: {command}"

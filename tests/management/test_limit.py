@@ -44,8 +44,8 @@ class LimitTests(TestCase):
     def test_it_says_what_holds_now(self):
         for arguments, reported in (
             (["--rate", "10/min"], "10/min"),
-            (["--rate", "2/90"], "2 per 90 seconds"),
-            (["--at-once", "1"], "2 per 90 seconds, up to 1 at once"),
+            (["--rate", "2/90"], "2/1m30s"),
+            (["--at-once", "1"], "2/1m30s, up to 1 at once"),
             (["--max-running", "3", "--rate", "none"], "at most 3 running"),
             (["--max-running", "none"], "no limit"),
         ):

@@ -142,7 +142,7 @@ def backoff() -> None:
 
 
 def tracer() -> None:
-    if otel.is_on():
+    if options().TRACING:
         otel.tracer()
 
 

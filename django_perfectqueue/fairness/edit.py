@@ -131,48 +131,22 @@ def pause(paused: object, until: object, note: object) -> dict[str, object]:
     return {"paused": paused, "paused_until": until, "note": note}
 
 
-@retry_transaction
-def set_paused(
-    kind: type[P], owner: Mapping[str, object], given: Mapping[str, object], *, using: str
-) -> bool:
-    """
-    Give a share or a limit that there is a pause, or end it; return whether it was otherwise.
-
-    Raise ConfigError.
-    """
-    given = checked(kind, given)
-    with in_transaction(using):
-        row = locked(kind, owner, using=using)
-        if row is None or all(getattr(row, name) == value for name, value in given.items()):
-            return False
-        for name, value in given.items():
-            setattr(row, name, value)
-        row.save(using=using)
-        return True
-
-
 def pause_user(user: str, given: Mapping[str, object], *, using: str, by: str = "") -> None:
     """
     Pause a user in every queue, as pause() says.
 
     Raise ConfigError.
     """
-    change_share(user, "", given, using=using, by=by)
-    with acting(by):
-        for row in shares_of(user, using=using).exclude(queue=""):
-            set_paused(FairShare, {"user": user, "queue": row.queue}, given, using=using)
+    queues = shares_of(user, using=using).values_list("queue", flat=True)
+    for queue in {"", *queues}:
+        change_share(user, queue, given, using=using, by=by)
 
 
 def unpause_user(user: str, *, by: str = "", using: str) -> bool:
     """Let a user go on in every queue; return whether it was paused by a share of its own."""
-    with acting(by):
-        done = [
-            set_paused(
-                FairShare, {"user": user, "queue": row.queue}, {"paused": False}, using=using
-            )
-            for row in shares_of(user, using=using)
-        ]
-    return any(done)
+    paused = {"user": user, "paused": True}
+    rows = shares_of(user, using=using).values("queue")
+    return sum([end_pause(FairShare, paused | row, using=using, by=by) for row in rows]) > 0
 
 
 def shares_of(user: str, *, using: str) -> QuerySet[FairShare]:

@@ -9,8 +9,8 @@ from django.db.models import DateTimeField, Field
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.lib.durations import per
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     EVERYONE,
@@ -23,12 +23,6 @@ from django_perfectqueue.models import (
 )
 
 NOTHING = "-"
-RATES = {
-    1.0: gettext_lazy("%(rate)s per second"),
-    60.0: gettext_lazy("%(rate)s per minute"),
-    3_600.0: gettext_lazy("%(rate)s per hour"),
-    86_400.0: gettext_lazy("%(rate)s per day"),
-}
 KINDS = {
     Change.Kind.SHARE: FairShare,
     Change.Kind.QUEUE: QueueShare,
@@ -39,10 +33,7 @@ KINDS = {
 
 def rate_of(limit: Limit) -> str:
     """Return how many tasks may start in which time; an empty text where there is no rate."""
-    template = RATES.get(limit.period, gettext_lazy("%(rate)s per %(period)s seconds"))
-    return (
-        "" if limit.rate is None else template % {"rate": limit.rate, "period": f"{limit.period:g}"}
-    )
+    return "" if limit.rate is None else per(limit.rate, limit.period)
 
 
 def pause_terms(rule: Pausable) -> str:

@@ -16,10 +16,11 @@ from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
+from django_perfectqueue.store.database.transaction import unmigrated
 from django_perfectqueue.store.records.counts import names
 
 from .queues import named_queues, parked_types
-from .tables import lacks_tables, tables_unheld, unmigrated
+from .tables import lacks_tables
 
 OVERDUE = 60.0
 LATELY = 3600.0
@@ -108,7 +109,6 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield from check_schedules(using)
     yield check_blocked(using)
     yield check_upkeep(workers)
-    yield check_rows(tables_unheld(using))
 
 
 def last_drift(using: str) -> float | None:
@@ -195,14 +195,6 @@ def check_counters(ago: float | None) -> Finding:
         f" {long_duration(ago)} ago; the log of the workers names them."
     )
     return Finding("counters", False, sentence, known)
-
-
-def check_rows(unheld: Sequence[str]) -> Finding:
-    """Report tables whose constraints were dropped, so that rows may be there that stop workers."""
-    if unheld:
-        detail = f"These lack theirs: {', '.join(unheld)}."
-        return Finding("rows", False, "Not every table has its constraint.", detail=detail)
-    return Finding("rows", True, "Every table has its constraint.")
 
 
 def check_upkeep(workers: Sequence[Worker]) -> Finding:

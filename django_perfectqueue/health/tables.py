@@ -1,4 +1,4 @@
-"""Whether a database has the tables and constraints that this release needs."""
+"""Whether a database has the tables that this release needs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.models import Task
-from django_perfectqueue.models.fields import conditions
 
-CONSTRAINTS = {
-    "postgresql": "SELECT conname FROM pg_constraint WHERE contype = 'c'",
-    "mysql": (
-        "SELECT constraint_name FROM information_schema.check_constraints"
-        " WHERE constraint_schema = DATABASE()"
-    ),
-    "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'table'",
-}
 RECORDS = "django_migrations"
 RECORDED = f"SELECT name FROM {RECORDS} WHERE app = %s"  # noqa: S608
 
@@ -53,18 +44,3 @@ def expected() -> set[str]:
     folder = import_module(path).__path__ if path else ()
     modules = [name for _finder, name, is_folder in pkgutil.iter_modules(folder) if not is_folder]
     return {name for name in modules if name[0] not in "_~"}
-
-
-def unmigrated(using: str) -> str:
-    """Say that it lacks them, and what to do."""
-    command = "manage.py migrate" + ("" if using == "default" else f" --database {using}")
-    return f"The database '{using}' is not migrated. Run: {command}"
-
-
-def tables_unheld(using: str) -> list[str]:
-    """Return the tables without the constraint that keeps out what nobody can read."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(CONSTRAINTS[connections[using].vendor])
-        known = " ".join(name for (name,) in cursor.fetchall() if name)
-    tables = [model._meta.db_table for model in conditions]
-    return [table for table in tables if f"{table}_values" not in known]

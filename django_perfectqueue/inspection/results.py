@@ -33,7 +33,7 @@ ERRORS: dict[str, type[exceptions.TaskFailedError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class End:
     """
     How a task has ended.
@@ -59,16 +59,6 @@ class End:
             kind = ERRORS.get(self.status, exceptions.TaskFailedError)
             raise kind(self.key, self.status, self.error, self.message)
         return None if self.result_text is None else codecs.decode(self.result_text)
-
-
-def end_of(key: str, end: store.notify.Ended) -> End:
-    return End(
-        key=key,
-        status=end.outcome,
-        error=end.error or "",
-        message=end.message or "",
-        result_text=end.result,
-    )
 
 
 def result_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
@@ -186,9 +176,9 @@ class ResultWaiter:
         found = store.notify.ends(over, using=self.using)
         self.unfound += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
-            end_of(self.waited_for.pop(task_id), end)
-            for task_id, end in found.items()
-            if end.outcome  # else it was put back between the two looks
+            End(self.waited_for.pop(task_id), *row)
+            for task_id, row in found.items()
+            if row[0]  # else it was put back between the two looks
         ]
 
     def check(self) -> None:

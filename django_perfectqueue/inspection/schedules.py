@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -80,14 +80,16 @@ def standing(row: Schedule, now: datetime) -> str:
     return word % long_duration(abs(wait))
 
 
-def statuses_of(rows: Iterable[Schedule], *, using: str) -> dict[int, str]:
-    """Return the statuses of the last tasks of schedules, by the ids of these tasks."""
+def with_statuses(rows: list[Schedule], *, using: str) -> list[Schedule]:
+    """Return schedules with the status of the last task of each."""
     ids = [row.last_task_id for row in rows if row.last_task_id]
     tasks = TaskQuerySet(Task, using=using).with_status()
     found: dict[int, str] = {}
     for start in range(0, len(ids), 500):
         found |= {task.pk: task.status for task in tasks.filter(pk__in=ids[start : start + 500])}
-    return found
+    for row in rows:
+        row.last_status = found.get(row.last_task_id or 0)
+    return rows
 
 
 def problems_of(*, using: str) -> Iterator[tuple[Schedule, str]]:

@@ -47,48 +47,23 @@ class Assignment:
         return ", ".join(filter(None, [part, self.stage]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorFacts:
-    """
-    A processor as it was when its worker was seen.
-
-    ``memory`` is in bytes, and None where the host does not provide it. ``counts`` is how many
-    attempts ended in which way since its worker started, those of former processors in
-    the same place among them. One that is ``kept`` takes short tasks only.
-    """
-
-    number: int
-    pid: int
-    memory: int | None
-    counts: dict[str, int]
-    runs: list[Assignment]
-    kept: bool
-
-    def facts(self) -> dict[str, object]:
-        """Return it for programs."""
-        return {
-            "number": self.number,
-            "pid": self.pid,
-            "memory": self.memory,
-            "kept": self.kept,
-            "counts": self.counts,
-            "tasks": [task.facts() for task in self.runs],
-        }
+# A processor as it was when its worker was seen, and what it ran.
+Processor = tuple[ProcessorState, list[Assignment]]
 
 
-def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[ProcessorFacts]]:
-    """Return the processors of each worker, by its id, with what they run."""
+def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Processor]]:
+    """Return the processors of each worker, by its id, with what they run, the longest first."""
     states = {worker.id: worker.states for worker in workers}
     ids = {task["id"] for some in states.values() for state in some for task in state["tasks"]}
     named = names_of(ids, using=using)
     return {
-        worker.id: [processor(worker, state, named) for state in states[worker.id]]
+        worker.id: [(state, assignments(worker, state, named)) for state in states[worker.id]]
         for worker in workers
     }
 
 
-def processor(worker: Worker, state: ProcessorState, named: dict[int, Any]) -> ProcessorFacts:
-    runs = [
+def assignments(worker: Worker, state: ProcessorState, named: dict[int, Any]) -> list[Assignment]:
+    found = [
         Assignment(
             task_id=task["id"],
             since=worker.seen_at - timedelta(seconds=task["seconds"]),
@@ -96,14 +71,7 @@ def processor(worker: Worker, state: ProcessorState, named: dict[int, Any]) -> P
         )
         for task in state["tasks"]
     ]
-    return ProcessorFacts(
-        number=state["number"],
-        pid=state["pid"],
-        memory=state.get("memory"),
-        counts=state.get("counts", {}),
-        runs=sorted(runs, key=lambda one: one.since),
-        kept=bool(state.get("kept")),
-    )
+    return sorted(found, key=lambda one: one.since)
 
 
 def names_of(ids: Iterable[int], *, using: str) -> dict[int, object]:
@@ -158,7 +126,7 @@ def location_of(task: Any, *, using: str) -> Location | None:
     for worker in seen.filter(states_text__contains=holder).order_by("-seen_at")[:WORKERS]:
         for state in worker.states:
             if state["holder"] == ticket.holder:
-                runs = processor(worker, state, {}).runs
+                runs = assignments(worker, state, {})
                 since = next((one.since for one in runs if one.task_id == task.pk), None)
                 return Location(
                     host=worker.host, processor=state["number"], pid=state["pid"], since=since

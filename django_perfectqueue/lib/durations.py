@@ -94,4 +94,4 @@ def largest_units(seconds: float) -> list[tuple[int, str]]:
 def per(count: int, seconds: float) -> str:
     """Return a rate, such as "10/min"."""
     named = {float(size): unit for unit, size in UNITS.items()}
-    return f"{count}/{named.get(seconds) or long_duration(seconds)}"
+    return f"{count}/{named.get(seconds) or short_duration(seconds)}"

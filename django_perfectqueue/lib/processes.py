@@ -34,10 +34,6 @@ def halt(pid: int) -> None:
     send(pid, signal.SIGSTOP)
 
 
-def resume(pid: int) -> None:
-    send(pid, signal.SIGCONT)
-
-
 def kill_tree(pid: int) -> None:
     """
     Kill a process and all that it has started, and what these have.

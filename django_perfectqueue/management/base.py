@@ -18,10 +18,11 @@ from django.db import Error, connections
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.queues import unserved
-from django_perfectqueue.health.tables import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
+from django_perfectqueue.store.database.transaction import unmigrated
 
 from .flags import FLAGS, add_flags
 from .terminal import Column, in_text, lines, padded, plain, terminal_width

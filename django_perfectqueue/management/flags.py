@@ -142,8 +142,7 @@ TEXT = """
 --deadline SPAN       A tick that is later than this is dropped.
 --delay SPAN          Submit the task this long after its tick.
 --delete              Delete each row there once its task is here. By default they stay.
---drain WORKER        A worker (host:pid), or all of a host, that end their tasks and take no more;
-                      may be repeated.
+--drain WORKER        A worker (host:pid), or all of a host, that end their tasks and take no more.
 --dry-run             Print what would be done, and do nothing.
 --ends-at TIME        The last tick is not after this.
 --every SPAN          An interval: 90s, 15m, 1d12h.
@@ -158,7 +157,6 @@ TEXT = """
 --force               Also of workers that were seen within the last 30 seconds.
 --from-database ALIAS The database that has its table (default: the one of this queue).
 --from-step NAME      Begin each copy at this step; what was kept before it is kept in the copy.
---from-queue NAME     Only rows of this queue there; django-q2 calls it a cluster.
 --group GROUP         Only tasks that ended for this reason: an error such as builtins.ValueError.
 --headroom N          So many processors, or such a part of them, take short tasks only.
 --health-port [HOST:]PORT
@@ -194,7 +192,7 @@ TEXT = """
 --priority N          Larger goes first among the tasks of the same user (0).
 --processor-type TYPE How each processor runs tasks: process, thread or async.
 --processors N        How many processes.
---queue QUEUE         Name of the queue (default: DEFAULT_QUEUE, or all); workers take several.
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE, or as a filter all).
 --queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
                       first is served first), round_robin or shuffled.
 --rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. For tasks that
@@ -214,7 +212,7 @@ TEXT = """
 --timezone ZONE       The zone of --cron (default: TIME_ZONE).
 --to QUEUE            Move the tasks to this queue.
 --type TYPE           Only tasks of this type; report.* is every type that begins so.
---undrain WORKER      Have these take tasks again; may be repeated.
+--undrain WORKER      Have these take tasks again.
 --unpause-at TIME     The pause ends by itself then: 1h (from now), 18:00 or ISO 8601.
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.
@@ -324,6 +322,7 @@ def add_flags(parser: Parser, flags: str, *, given_only: bool = False) -> None:
             words["required"] = True
         if named.endswith("+"):
             words |= {"action": "append", "dest": f"{flag[2:]}s"}
+            words["help"] += " May be repeated."
         if named.endswith("?"):
             words["nargs"] = "?"
         if given_only:

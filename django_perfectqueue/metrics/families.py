@@ -43,7 +43,8 @@ class DatabaseCollector(Collector):
     Collects the metrics of the queues in a database, in twelve statements.
 
     What can't be read is left out and counted; nothing is raised. There are never more than
-    QUEUES queues, TYPES types and LIMITS limits, and no label names a user or a task.
+    QUEUES queues, TYPES types and LIMITS limits, and no label names a user or a task. All that
+    ask within KEPT_FOR seconds get the same.
     """
 
     def __init__(self, using: str) -> None:
@@ -54,6 +55,14 @@ class DatabaseCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        made, found = kept.get(self.using, (-KEPT_FOR, []))
+        if time.monotonic() - made >= KEPT_FOR:
+            # Two threads may collect at once: what the later one found is kept.
+            found = list(self.read())
+            kept[self.using] = time.monotonic(), found
+        yield from found
+
+    def read(self) -> Iterator[Metric]:
         began, errors = time.monotonic(), 0
         found: Overview | None = None
         try:
@@ -74,18 +83,6 @@ class DatabaseCollector(Collector):
         yield gauge("scrape_errors", "Parts of this scrape that could not be read.", errors)
         seconds = time.monotonic() - began
         yield gauge("scrape_seconds", "How long this scrape took.", seconds)
-
-
-class CachedCollector(DatabaseCollector):
-    """Collects the same for all that ask within KEPT_FOR seconds."""
-
-    def collect(self) -> Iterator[Metric]:
-        made, found = kept.get(self.using, (-KEPT_FOR, []))
-        if time.monotonic() - made >= KEPT_FOR:
-            # Two threads may collect at once: what the later one found is kept.
-            found = list(super().collect())
-            kept[self.using] = time.monotonic(), found
-        yield from found
 
 
 def gauge(name: str, text: str, value: float) -> Metric:

@@ -64,9 +64,9 @@ def written(collector: Collector, accept: str) -> tuple[bytes, str]:
 def of_database(using: str, accept: str = "") -> tuple[bytes, str]:
     """Return the metrics of a database; the same for all that ask within five seconds."""
     encode, content_type = encoder(accept)
-    from .families import CachedCollector
+    from .families import DatabaseCollector
 
-    return encode(CachedCollector(using)), content_type
+    return encode(DatabaseCollector(using)), content_type
 
 
 def encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:

@@ -220,10 +220,8 @@ class Batch:
 @contextmanager
 def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iterator[Batch]:
     """Store a batch with what is added in the block, all or none."""
-    name, user = (
-        inputs.checked("name of a batch", name, inputs.KEY_LENGTH),
-        inputs.checked_user(user),
-    )
+    name = inputs.checked("name of a batch", name, inputs.KEY_LENGTH)
+    user = inputs.checked_user(user)
     with store.database.together(using=queue.using):
         id_ = store.create_batch(queue.name, name, user, parent, using=queue.using)
         yield Batch(queue, name, id_, user)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
-from django_perfectqueue.inspection.results import End, end_of
+from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import choice, nearest
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
@@ -109,10 +109,10 @@ class Parents(Mapping[str, End]):
         )
         if not ids:
             raise KeyError(key)
-        end = store.notify.ends(ids, using=self.using)[ids[0]]
-        if not end.outcome:
+        end = End(key, *store.notify.ends(ids, using=self.using)[ids[0]])
+        if not end.status:
             raise NotSupportedError(f"Task '{key}' has yet to end.")
-        return end_of(key, end)
+        return end
 
     def __iter__(self) -> Iterator[str]:
         keys = self.rows.order_by("parent_id").values_list("parent__key", flat=True)

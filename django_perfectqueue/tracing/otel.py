@@ -38,10 +38,6 @@ FLUSH = 5.0
 FAULTS = ("retried", "failed", "preempted", "left")
 
 
-def is_on() -> bool:
-    return options().TRACING
-
-
 @functools.cache
 def tracer() -> Tracer:
     """

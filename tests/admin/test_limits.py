@@ -70,7 +70,7 @@ class LimitTests(AdminTestCase):
 
         self.assertContains(response, '<td class="field-running">5</td>')
         self.assertContains(response, '<td class="field-running">0</td>')
-        self.assertContains(response, "10 per minute")
+        self.assertContains(response, "10/min")
         # The one of smtp is further ahead than its rate can be: the store sets it back.
         self.assertContains(response, later.strftime(">%Y-%m-%d<"), count=1)
 

@@ -62,7 +62,6 @@ class CommandTests(HealthTestCase):
                 "No schedule is broken or late.",
                 "No task waits for one that has failed.",
                 "The workers do all of their upkeep.",
-                "Every table has its constraint.",
             ],
         )
         self.assertEqual(run("pq_status", "health", "--verbosity", "0"), "")
@@ -189,7 +188,7 @@ class CommandTests(HealthTestCase):
                 **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
                 "counters": True,
                 "schedules": True,
-                **dict.fromkeys(("blocked", "upkeep", "rows"), True),
+                **dict.fromkeys(("blocked", "upkeep"), True),
                 "workers": False,
             },
         )

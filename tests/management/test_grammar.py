@@ -27,7 +27,9 @@ def parsers():
 
 
 def texts_of(action):
-    return str(action.metavar), action.help, tuple(action.option_strings)
+    """Return what a flag says of itself, whether or not it may be repeated there."""
+    words = (action.help or "").removesuffix(" May be repeated.")
+    return str(action.metavar), words, tuple(action.option_strings)
 
 
 class GrammarTests(TestCase):

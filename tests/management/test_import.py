@@ -294,7 +294,6 @@ class AncestorTests(TableTestCase):
             ),
             (("celery-beat",), "has no table 'django_celery_beat_periodictask'. --from-database"),
             (("perfectqueue", "--from-database", "nowhere"), "no database with the alias"),
-            (("perfectqueue", "--from-queue", "x"), "it takes no --from-queue"),
         ]
         for words, message in table:
             with self.subTest(words):
@@ -408,13 +407,10 @@ class TasksDbTests(TableTestCase):
             run("pq_import", "django-tasks-db", "--any-type")
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), keys)
 
-    def test_one_queue_can_be_moved_into_another(self):
-        self.add()
-        mail = self.add(queue_name="mail")
-        words = ("--from-queue", "mail", "--queue", "post", "--any-type")
-        run("pq_import", "django-tasks-db", *words)
-        self.assertEqual([row.key for row in Queue("post").list()], [mail])
-        self.assertEqual(Task.objects.count(), 1)
+    def test_all_can_be_moved_into_one_queue(self):
+        keys = {self.add(), self.add(queue_name="mail")}
+        run("pq_import", "django-tasks-db", "--queue", "post", "--any-type")
+        self.assertEqual({row.key for row in Queue("post").list()}, keys)
 
     def test_what_is_no_call_is_reported(self):
         self.add(args_kwargs={"args": []})
@@ -521,12 +517,6 @@ class DjangoQ2Tests(TableTestCase):
         ):
             self.assertIn(text, out)
         self.assertEqual(self.rows("django_q_schedule"), 6)
-
-    def test_one_cluster_of_many(self):
-        self.schedule(1)
-        second = self.schedule(2, cluster="mail")
-        run("pq_import", "django-q2", "--from-queue", "mail")
-        self.assertEqual([row.key for row in Queue().list()], [second])
 
 
 class CeleryBeatTests(TableTestCase):
@@ -704,13 +694,6 @@ class CeleryBeatTests(TableTestCase):
         self.add(1, **again, task="celery.backend_cleanup")
         out = run("pq_import", "celery-beat")
         self.assertIn("1 of Celery's own: RETENTION does it here", out)
-
-    def test_one_queue_of_many(self):
-        self.insert(self.clocks, id=1, clocked_time=NOON)
-        self.add(1)
-        self.add(2, queue="mail")
-        run("pq_import", "celery-beat", "--from-queue", "mail", "--queue", "mail")
-        self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-2"])
 
 
 class TallyTests(SimpleTestCase):

@@ -43,9 +43,9 @@ class LimitTests(TestCase):
 
     def test_it_says_what_holds_now(self):
         for arguments, reported in (
-            (["--rate", "10/min"], "10 per minute"),
-            (["--rate", "2/90"], "2 per 90 seconds"),
-            (["--at-once", "1"], "2 per 90 seconds, up to 1 at once"),
+            (["--rate", "10/min"], "10/min"),
+            (["--rate", "2/90"], "2/1m30s"),
+            (["--at-once", "1"], "2/1m30s, up to 1 at once"),
             (["--max-running", "3", "--rate", "none"], "at most 3 running"),
             (["--max-running", "none"], "no limit"),
         ):
@@ -91,7 +91,7 @@ class LimitTests(TestCase):
 
         out = run("pq_limit", "list")
 
-        self.assertRegex(out, r"name:smtp +1 +2  1 per hour +-  in (1h|59m)\S*\n")
+        self.assertRegex(out, r"name:smtp +1 +2  1/h +-  in (1h|59m)\S*\n")
         self.assertRegex(out, r"queue:reports +0 +-  - +-  - +paused\n")
 
     def test_the_next_may_start_when_rate_and_cap_let_it(self):

@@ -159,7 +159,7 @@ class ShareTests(TestCase):
                 run("pq_user", "set", "ann", "--weight", "2"),
                 "User 'ann', every queue: weight 2.\n",
             )
-            self.assertIn("5 per minute", run("pq_limit", "set", "smtp", "--rate", "5/min"))
+            self.assertIn("5/min", run("pq_limit", "set", "smtp", "--rate", "5/min"))
 
     def test_only_what_is_given_is_changed(self):
         run("pq_user", "set", "acme", "--weight", "3", "--max-running", "5")

@@ -84,7 +84,7 @@ class CaptureTests(TestCase):
     def test_a_trace_that_the_project_has_set_is_taken_along(self):
         state = "rojo=00f067aa0ba902b7, congo=t61"
         in_context(lambda: submit("task"), traceparent=PARENT, tracestate=state)
-        reported = {"traceparent": PARENT, "tracestate": "rojo=00f067aa0ba902b7,congo=t61"}
+        reported = {"traceparent": PARENT, "tracestate": state}
         self.assertEqual(stored(), reported)
 
     def test_what_is_no_trace_is_not(self):
@@ -259,17 +259,12 @@ class TraceTests(SimpleTestCase):
             with self.subTest(wrong):
                 self.assertIsNone(tracing.read(wrong))
 
-    def test_a_tracestate_is_kept_if_it_is_one(self):
+    def test_a_tracestate_is_kept_if_a_header_may_have_it(self):
         for state, reported in (
             ("a=1", "a=1"),
-            ("a=1,\tb-_*/=x y ,,tenant0@sys=~", "a=1,b-_*/=x y,tenant0@sys=~"),
-            ("a=1,a=2", ""),
-            ("A=1", ""),
-            ("a", ""),
-            ("a=", ""),
+            ("a=1, tenant0@sys=~", "a=1, tenant0@sys=~"),
             ("a=ü", ""),
-            ("a=1=2", ""),
-            (",".join(f"k{n}=1" for n in range(33)), ""),
+            ("a=1\r\nb: 2", ""),
             ("a=" + "1" * 600, ""),
             (7, ""),
         ):

@@ -1,8 +1,5 @@
 """Named steps of a task: what each has returned is kept for the attempts after it."""
 
-import os
-import signal
-import traceback
 from contextlib import suppress
 from datetime import timedelta
 from unittest import mock
@@ -33,9 +30,9 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue import steps as steps_module
 from django_perfectqueue.store.tasks import steps as stored_steps
 from django_perfectqueue.test import drain, eager
-from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..admin.staff import AdminTestCase
+from ..deaths import run_and_die
 from ..factories import elsewhere
 from ..management.running import refused, run, run_json
 from ..worker.runners import runner_for
@@ -464,36 +461,19 @@ class OwnTransactionTests(TransactionTestCase):
 class CrashTests(TransactionTestCase):
     """The process is killed just before the record of a step is committed, and just after."""
 
-    def run_and_die(self, where, name):
-        real = getattr(where, name)
-
-        def last(*args, **kwargs):
-            real(*args, **kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    def step_and_die(self, where, name):
         Queue().submit("k1", "order")
-        prepare_for_fork()
-        if not (child := os.fork()):
-            try:
-                task = Queue().poll()
-                with mock.patch.object(where, name, last):
-                    task.step("charge", charge)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)  # Else it would go on with the tests.
-        _pid, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGKILL)
+        run_and_die(lambda: Queue().poll().step("charge", charge), where, name)
         task = Queue().poll(now=timezone.now() + SOON)  # The lease has run out by then.
         self.assertEqual(task.step("charge", charge), "charged")
         task.finish()
         return Group.objects.count()
 
     def test_death_before_the_commit_runs_the_function_again(self):
-        self.assertEqual(self.run_and_die(stored_steps, "lock_lease"), 2)
+        self.assertEqual(self.step_and_die(stored_steps, "lock_lease"), 2)
 
     def test_death_after_the_commit_does_not(self):
-        self.assertEqual(self.run_and_die(store, "keep_step"), 1)
+        self.assertEqual(self.step_and_die(store, "keep_step"), 1)
 
 
 def charge():

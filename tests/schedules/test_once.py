@@ -1,7 +1,5 @@
 """Each tick becomes a task once, whatever dies and however many processes look."""
 
-import os
-import signal
 import threading
 from datetime import timedelta
 from unittest import mock
@@ -17,8 +15,8 @@ from django_perfectqueue.schedules import schedules
 from django_perfectqueue.store import schedules as fire
 from django_perfectqueue.store.database.dialects import dialect_of
 from django_perfectqueue.store.notify import ring
-from django_perfectqueue.worker.database.link import prepare_for_fork
 
+from ..deaths import run_and_die
 from ..examples import examples
 from ..factories import elsewhere
 from .test_schedules import MINUTE, NOON, Case
@@ -31,19 +29,7 @@ class CrashTests(TransactionTestCase):
 
     def fire_and_die(self, where, name):
         """Fire in another process, which is killed right after it has called something."""
-        real = getattr(where, name)
-
-        def last(*args, **kwargs):
-            real(*args, **kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        prepare_for_fork()
-        if not (child := os.fork()):
-            with mock.patch.object(where, name, last):
-                self.fire(NOON + MINUTE)
-            os._exit(0)
-        _pid, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGKILL)
+        run_and_die(lambda: self.fire(NOON + MINUTE), where, name)
 
     def test_death_just_before_the_commit_leaves_the_tick_to_others(self):
         schedule = self.put(overlap="allow")

@@ -9,12 +9,11 @@ from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import Error, connection, transaction
-from django.test import TestCase, TransactionTestCase, override_settings, tag
+from django.test import TestCase, override_settings, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.health.tables import tables_unheld
 from django_perfectqueue.models import (
     Account,
     BatchDelta,
@@ -42,7 +41,7 @@ from django_perfectqueue.store.values import Note
 from ..factories import acquire, fail, finish, processor, register, submit
 from ..waiting import wait_until
 from ..worker.workers import WorkerTestCase
-from .worst import FORBIDDEN, all_models, bad_rows, columns, drop_checks, must_be_refused
+from .worst import FORBIDDEN, all_models, bad_rows, columns, must_be_refused
 
 OTHERS = 6
 APP = "/admin/perfectqueue/"
@@ -178,18 +177,6 @@ class RefusalTests(TestCase):
                 connection.cursor() as cursor,
             ):
                 cursor.execute(f"UPDATE {table} SET {column} = %s", [value])
-
-    def test_health_is_content_with_what_is_stored(self):
-        fill()
-        self.assertEqual(tables_unheld("default"), [])
-
-
-class UnconstrainedTests(TransactionTestCase):
-    def test_health_names_a_table_without_its_constraint(self):
-        drop_checks(self, [Task])
-
-        with self.assertRaisesMessage(CommandError, "perfectqueue_task."):
-            call_command("pq_status", "health", verbosity=0)
 
 
 @tag("thorough")

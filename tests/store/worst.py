@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from unittest import TestCase, mock
 
 from django.apps import apps
 from django.db import Error, connection, models, transaction
@@ -66,36 +65,6 @@ def all_models() -> list[type[models.Model]]:
     return [
         model for model in apps.get_app_config("perfectqueue").get_models() if not model._meta.proxy
     ]
-
-
-def drop_checks(case: TestCase, dropped: Iterable[type[models.Model]]) -> None:
-    """Let these tables hold anything until the test has ended, and they are empty again."""
-    checks = [
-        (model, one)
-        for model in dropped
-        for one in model._meta.constraints
-        if isinstance(one, models.CheckConstraint)
-    ]
-    with connection.schema_editor() as editor:
-        for model, check in checks:
-            # SQLite makes the table anew, as the model says.
-            kept = [
-                one
-                for one in model._meta.constraints
-                if not isinstance(one, models.CheckConstraint)
-            ]
-            with mock.patch.object(model._meta, "constraints", kept):
-                editor.remove_constraint(model, check)
-    case.addCleanup(hold_again, checks)
-
-
-def hold_again(checks: Iterable[tuple[type[models.Model], models.CheckConstraint]]) -> None:
-    for model in all_models():
-        with connection.cursor() as cursor:
-            cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)}")
-    with connection.schema_editor() as editor:
-        for model, check in checks:
-            editor.add_constraint(model, check)
 
 
 def columns(model: type[models.Model]) -> list[Any]:

@@ -268,10 +268,8 @@ class LimitAdmin(RuleAdmin):
             limit.meter = meters.get(limit.key)
 
     def set_paused(self, one: Limit | str, terms: Mapping[str, Any], by: str) -> bool:
-        if isinstance(one, str):
-            return pause_all_of(Limit.Scope.TYPE, one, terms, by)
-        owner = {"scope": one.scope, "name": one.name}
-        return edit.set_paused(Limit, owner, terms or {"paused": False}, using=database())
+        scope, name = (Limit.Scope.TYPE, one) if isinstance(one, str) else (one.scope, one.name)
+        return pause_all_of(scope, name, terms, by)
 
     named = column(
         _("name"),

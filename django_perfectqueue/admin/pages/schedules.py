@@ -23,7 +23,7 @@ from django.views.decorators.http import require_POST
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
-from django_perfectqueue.inspection.schedules import in_words, standing, statuses_of
+from django_perfectqueue.inspection.schedules import in_words, standing, with_statuses
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
@@ -210,9 +210,7 @@ class ScheduleAdmin(RuleAdmin):
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the status of the last task to each."""
-        statuses = statuses_of(rows, using=database())
-        for row in rows:
-            row.last_status = statuses.get(row.last_task_id)
+        with_statuses(rows, using=database())
 
     def get_urls(self) -> list[URLPattern]:
         steer = require_POST(self.steer_view)

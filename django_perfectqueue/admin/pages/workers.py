@@ -15,9 +15,10 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import store
-from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
+from django_perfectqueue.inspection.workers import Assignment, processors_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
+from django_perfectqueue.models.worker import ProcessorState
 from django_perfectqueue.queue import database
 from django_perfectqueue.templatetags import perfectqueue as cells
 
@@ -93,7 +94,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         elif worker.leaving:
             kind, word = "retrying", gettext("leaving")
         elif worker.draining:
-            busy = any(processor.runs for processor in worker.shown)
+            busy = any(runs for _state, runs in worker.shown)
             kind, word = "retrying", gettext("draining") if busy else gettext("drained")
         if kind == "failed" or worker.leaving or not worker.drainable:
             return cells.mark(kind, word)
@@ -122,7 +123,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("processors"))
     def busy(self, worker: Any) -> str:
-        count = sum(bool(processor.runs) for processor in worker.shown)
+        count = sum(bool(runs) for _state, runs in worker.shown)
         words = {"count": worker.processors, "busy": count, "kept": len(worker.kept)}
         if worker.kept:
             return gettext("%(count)d, %(busy)d busy, %(kept)d kept for short tasks") % words
@@ -131,7 +132,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     @admin.display(description=_("runs"))
     def runs(self, worker: Any) -> SafeString | str:
         """Return what its processors run: the tasks' names only for who may see tasks."""
-        tasks = [(processor, task) for processor in worker.shown for task in processor.runs]
+        tasks = [(state, task) for state, runs in worker.shown for task in runs]
         if not tasks:
             return cells.NOTHING
         if not worker.named:
@@ -146,12 +147,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     seen = column(_("seen"), lambda worker: cells.ago(worker.seen_at))
 
 
-def line(worker: Any, processor: ProcessorFacts, task: Assignment) -> SafeString:
+def line(worker: Any, state: ProcessorState, task: Assignment) -> SafeString:
     """Return one task that runs, with a link to it as long as it is stored."""
-    where = gettext("processor %(number)d, pid %(pid)d") % {
-        "number": processor.number,
-        "pid": processor.pid,
-    }
+    where = gettext("processor %(number)d, pid %(pid)d") % state
     lasts = cells.duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])

@@ -24,7 +24,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         text = f"Which queue: {', '.join(SOURCES)}."
         parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
-        add_flags(parser, "--queue --from-database --from-queue --table --map --any-type")
+        add_flags(parser, "--queue --from-database --table --map --any-type")
         add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
         super().add_arguments(parser)
 
@@ -36,7 +36,6 @@ class Command(QueueCommand):
         table = SOURCES[options["source"]](
             known_alias(options["from_database"] or using),
             name=options["table"],
-            queue=options["from_queue"],
         )
         progress = ProgressLine(self.stderr, "%s rows looked at")
         move = Move(

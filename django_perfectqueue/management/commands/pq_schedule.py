@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, statuses_of
+from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, with_statuses
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
@@ -61,14 +61,6 @@ FACTS: list[Column[Schedule]] = [
     *unseen("name", "origin", "every", "timezone", "paused"),
     *unseen("next_at", "due_at", "pending", "last_status"),
 ]
-
-
-def with_statuses(rows: list[Schedule], *, using: str) -> list[Schedule]:
-    """Return schedules with the status of the last task of each."""
-    statuses = statuses_of(rows, using=using)
-    for row in rows:
-        row.last_status = statuses.get(row.last_task_id or 0)
-    return rows
 
 
 def tick_of(task: Task) -> str:

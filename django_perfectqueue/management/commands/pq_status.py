@@ -12,7 +12,7 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.health.checks import Finding, findings
 from django_perfectqueue.health.queues import HeldByOne, Overview, held_by_one, overview
 from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
-from django_perfectqueue.inspection.workers import Assignment, ProcessorFacts, processors_of
+from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
@@ -114,12 +114,15 @@ def list_workers(command: NounCommand, options: CommandOptions) -> None:
             store.records.drain([one.pk for one in chosen], draining, using=using)
             command.complain(f"Workers that read it within {REREAD} s: {len(chosen)}.")
     found = [one for one in newest_workers(using) if options["queue"] in (None, *one.queues)]
-    processors: dict[int, list[ProcessorFacts]] = {}
+    processors: dict[int, list[Processor]] = {}
     if command.as_json or options["tasks"]:
         processors = processors_of(found, using=using)
     if command.as_json:
         for worker in found:
-            facts = for_programs(WORKERS, worker) | {"states": processors[worker.id]}
+            states = [
+                {"kept": False, **state, "tasks": runs} for state, runs in processors[worker.id]
+            ]
+            facts = for_programs(WORKERS, worker) | {"states": states}
             command.print_json(facts | (worker.routes or {"types": None, "patterns": None}))
         return
     if found:
@@ -162,14 +165,15 @@ def give_back(command: NounCommand, options: CommandOptions) -> None:
     command.answer({"given_back": count}, f"Tasks that are given back: {count}.")
 
 
-def print_processor(command: NounCommand, processor: ProcessorFacts, now: datetime) -> None:
-    words = [f"processor {processor.number}", f"pid {processor.pid}"]
-    words += ["kept for short tasks"] if processor.kept else []
-    if processor.memory is not None:
-        words.append(f"{processor.memory / MEGABYTE:.0f} MB")
-    words += [f"{count} {word}" for word, count in processor.counts.items()]
+def print_processor(command: NounCommand, processor: Processor, now: datetime) -> None:
+    state, runs = processor
+    words = [f"processor {state['number']}", f"pid {state['pid']}"]
+    words += ["kept for short tasks"] if state.get("kept") else []
+    if memory := state.get("memory"):
+        words.append(f"{memory / MEGABYTE:.0f} MB")
+    words += [f"{count} {word}" for word, count in state.get("counts", {}).items()]
     command.stdout.write("  " + command.style.MIGRATE_LABEL(", ".join(words)))
-    for task in processor.runs:
+    for task in runs:
         command.stdout.write(f"    {describe_assignment(task, now)}")
 
 

@@ -22,11 +22,12 @@ from django_perfectqueue.application import CommandHandler, Dispatch, Registry
 from django_perfectqueue.checks.databases import sqlite_advice
 from django_perfectqueue.checks.settings import backoff as check_backoff
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.tables import lacks_tables, unmigrated
+from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 from django_perfectqueue.queue import database
+from django_perfectqueue.store.database.transaction import unmigrated
 from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.worker import discovery
 from django_perfectqueue.worker.database.link import prepare
@@ -263,7 +264,7 @@ class Command(HintingCommand):
 
     def launch(self, options: CommandOptions) -> int:
         """Be the launcher, and in a fork of it the first supervisor."""
-        command, environment = generation.same_command(), generation.first_environment()
+        command, environment = [sys.executable, *sys.orig_argv[1:]], generation.first_environment()
         for_us = taken_out_of(environment)
         first: generation.Generation | None = None
         if self.started_by_itself and generation.may_fork():

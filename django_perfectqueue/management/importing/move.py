@@ -92,12 +92,10 @@ class Table:
     key: ClassVar[type[models.Field[Any, Any]]] = models.IntegerField
     columns: ClassVar[Columns]
     passed_over: ClassVar[Mapping[str, Q]]
-    queue_column: ClassVar[str] = ""
 
-    def __init__(self, using: str, *, name: str | None = None, queue: str | None = None) -> None:
+    def __init__(self, using: str, *, name: str | None = None) -> None:
         self.using = using
         self.name = name or self.usual_name
-        self.queue = queue
         with reading(using):
             self.open()
 
@@ -108,8 +106,6 @@ class Table:
         Raise ConfigError when it is not there, or not as it must be.
         """
         self.model = model_of(self.name, self.key, self.columns, using=self.using)
-        if self.queue and getattr(self.model, self.queue_column or "queue", None) is None:
-            raise ConfigError(f"The table '{self.name}' names no queue: it takes no --from-queue.")
 
     def label(self, row: Row) -> str:
         """Return what a row is called where it stays."""
@@ -134,8 +130,7 @@ class Table:
 
     @property
     def rows(self) -> Row:
-        rows = self.model._default_manager.using(self.using)
-        return rows.filter(**{self.queue_column: self.queue}) if self.queue else rows
+        return self.model._default_manager.using(self.using)
 
     def page(self, after: object, size: int, *, lock: bool) -> list[Row]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""

@@ -104,7 +104,6 @@ class DjangoTasksDb(Table):
         "running, or left so by a worker that died": models.Q(status="RUNNING"),
         "ended": ~models.Q(status__in=("READY", "NEW", "RUNNING")),
     }
-    queue_column = "queue_name"
 
     def found(self, row: Row) -> Importable:
         key = str(uuid.UUID(str(row.id)))
@@ -132,7 +131,6 @@ class DjangoQ2(Table):
     passed_over: ClassVar[Mapping[str, models.Q]] = {
         "schedules that are over": models.Q(repeats=0) | models.Q(next_run=None)
     }
-    queue_column = "cluster"
 
     def label(self, row: Row) -> str:
         return f"{row.name or row.id}: {row.func}"
@@ -234,7 +232,6 @@ class CeleryBeat(Table):
         " expire_seconds?",
     }
     passed_over: ClassVar[Mapping[str, models.Q]] = {"switched off": models.Q(enabled=False)}
-    queue_column = "queue"
 
     def open(self) -> None:
         super().open()

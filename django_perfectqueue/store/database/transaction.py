@@ -174,7 +174,8 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
             if callers or not in_time or not (passes or lost):
                 if isinstance(error, NotMigratedError) or problem_of(error, using=using) != LACKING:
                     raise
-                raise unmigrated(error, using) from error.__cause__
+                why = str(error).partition("\n")[0]
+                raise NotMigratedError(unmigrated(using, f" ({why})")) from error.__cause__
             if lost:
                 reconnect(using, error, log=repeat == 0)
             else:
@@ -196,10 +197,10 @@ def reconnect(using: str, error: Error, *, log: bool) -> None:
         )
 
 
-def unmigrated(error: Error, using: str) -> NotMigratedError:
+def unmigrated(using: str, why: str = "") -> str:
+    """Say that a database lacks tables or columns, and what to do."""
     command = "manage.py migrate" + ("" if using == DEFAULT_DB_ALIAS else f" --database {using}")
-    why = str(error).partition("\n")[0]
-    return NotMigratedError(f"The database '{using}' is not migrated ({why}). Run: {command}")
+    return f"The database '{using}' is not migrated{why}. Run: {command}"
 
 
 def problem_of(error: Error, *, using: str) -> Problem:

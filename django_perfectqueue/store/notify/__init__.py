@@ -3,7 +3,6 @@
 from .datagrams import Notification, SocketListener
 from .postgres import ChannelListener
 from .ring import (
-    Ended,
     announce,
     end_channels,
     end_listener,

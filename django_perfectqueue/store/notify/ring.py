@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
@@ -20,7 +19,7 @@ from django_perfectqueue.lib.running import running
 from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects import dialect_for, dialect_of
-from ..database.dialects.base import numbers
+from ..database.dialects.base import Row, numbers
 from ..database.transaction import (
     Session,
     is_callers,
@@ -200,10 +199,9 @@ SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" 
 """
 LIVE = 'SELECT "task_id", "watched" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
 ENDS = """
-SELECT "id", "outcome", "result",
-    (SELECT "group" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id"),
-    (SELECT "message" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id")
-FROM "perfectqueue_task" WHERE "id" IN ({ids})
+SELECT "id", "outcome", COALESCE("group", ''), COALESCE("message", ''), "result"
+FROM "perfectqueue_task" LEFT JOIN "perfectqueue_deadletter" ON "task_id" = "id"
+WHERE "id" IN ({ids})
 """
 WATCH = """
 UPDATE "perfectqueue_ticket" SET "watched" = TRUE
@@ -212,15 +210,6 @@ WHERE "task_id" = ANY(ARRAY(
     WHERE "task_id" IN ({ids}) AND NOT "watched" ORDER BY "task_id" FOR UPDATE SKIP LOCKED
 )) AND ("task_id"{asynchronous_commit}) IS NOT NULL
 """
-
-
-class Ended(NamedTuple):
-    """How a task has ended: ``outcome`` is empty while it has not, ``result`` a stored text."""
-
-    outcome: str
-    result: str | None
-    error: str | None
-    message: str | None
 
 
 @retry_transaction
@@ -244,10 +233,13 @@ def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
 
 
 @retry_transaction
-def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
-    """Return how tasks have ended; those that are no longer there are left out."""
+def ends(ids: Sequence[int], *, using: str) -> dict[int, Row]:
+    """
+    Return of each task that is there its outcome, empty while it has none, its error, what that
+    said, and its result as it is stored.
+    """
     with reading(using) as db:
-        return {task_id: Ended(*row) for task_id, *row in db.rows_of(ENDS, "ids", ids)}
+        return {row[0]: row[1:] for row in db.rows_of(ENDS, "ids", ids)}
 
 
 @retry_transaction

@@ -12,7 +12,6 @@ from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.conf import options
 from django_perfectqueue.lib import running as current
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.tracing import otel
 
 from ..database.link import Link
 from .atomic import AtomicAttempt
@@ -47,7 +46,7 @@ class Runner(Settler):
         self.running: Running | None = None
         self.errors = link.outage.errors
         self.check_at = 0.0
-        self.is_traced = otel.is_on()
+        self.is_traced = options().TRACING
         self.attend = self.traced if self.is_traced else self.live
         """Runs an attempt in the context of the caller, which is for this attempt only."""
         self.restores = bool(options().CONTEXT)

@@ -213,11 +213,6 @@ def first_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def same_command() -> list[str]:
-    """Return the command line by which this very program was started."""
-    return [sys.executable, *sys.orig_argv[1:]]
-
-
 # The file with the pid of the worker.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -210,7 +211,7 @@ class ProcessorPlace(Place):
                 self.forced = True
                 child.kill()
             else:
-                processes.resume(child.pid)
+                processes.send(child.pid, signal.SIGCONT)
 
     def ended(self, child: Child, code: int, now: float) -> bool:
         """Clear the place; have the tasks given back that the processor has left behind."""

@@ -1,13 +1,9 @@
 """What a yield between two steps does to a task, whenever its process dies."""
 
 import asyncio
-import os
-import signal
-import traceback
 import unittest
 from contextlib import suppress
 from datetime import timedelta
-from unittest import mock
 
 from django.db import transaction
 from django.test import TransactionTestCase
@@ -22,8 +18,8 @@ from django_perfectqueue.models import Account, Attempt, Meter, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes.accounts import Accounts
 from django_perfectqueue.store.tasks import settle
-from django_perfectqueue.worker.database.link import prepare_for_fork
 
+from ...deaths import run_and_die
 from ...management.running import run
 from ..runners import runner_for
 
@@ -266,27 +262,10 @@ class DeathTests(YieldTestCase):
     """The process is killed at each point of a yield."""
 
     def die(self, where, name, *, before):
-        real = getattr(where, name)
-
-        def last(*args, **kwargs):
-            if not before:
-                real(*args, **kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
-
         Queue().submit("k1", "report")
-        prepare_for_fork()
-        if not (child := os.fork()):
-            try:
-                task = Queue().poll()
-                task.others_first = AtOnce()
-                with mock.patch.object(where, name, last):
-                    self.perform(task)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)  # Else it would go on with the tests.
-        _pid, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGKILL)
+        task = Queue().poll()
+        task.others_first = AtOnce()
+        run_and_die(lambda: self.perform(task), where, name, before=before)
         self.assertEqual(Step.objects.get().name, "one")
         task = Queue().poll(now=timezone.now() + SOON)  # The lease has run out by then.
         counted = task.lease.errors, task.lease.crashes

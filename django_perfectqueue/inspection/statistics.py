@@ -26,6 +26,7 @@ from django_perfectqueue.store.records.usage_read import series, sums, totals
 
 from .why_waiting import WORKERS
 
+COUNTED = 10_000
 # Of each group of failures its number, and the time of the latest.
 Groups = dict[str, tuple[int, datetime]]
 WINDOWS = {
@@ -76,7 +77,9 @@ class Statistics:
     How the attempts of a queue, or of one type or user in it, ended, and how long they took.
 
     ``day`` is None where they are since ever. An attempt is counted when it has ended:
-    ``lost`` where its process died or another had its task.
+    ``lost`` where its process died or another had its task. ``still_failed`` is how many tasks
+    failed that day and were not put back since, among its 10,000 newest failures; None for all
+    time.
     """
 
     queue: str
@@ -89,6 +92,7 @@ class Statistics:
     failed: int = 0
     cancelled: int = 0
     lost: int = 0
+    still_failed: int | None = None
     run: Distribution
     wait: Distribution
 
@@ -128,7 +132,8 @@ def statistics(
     if user is not None:
         usage_key = UsageKey(queue, others=False, user=user)
     points = series(usage_key, *span_of(day), using=using)
-    return made(usage_key, Tally.sum(tally for _start, tally in points), day=day)
+    tally = Tally.sum(tally for _start, tally in points)
+    return made(usage_key, tally, day=day, still_failed=still_failed(usage_key, day, using=using))
 
 
 def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
@@ -206,6 +211,21 @@ def by_time(
     return [(start, Tally.sum(some)) for start, some in found.items()]
 
 
+def still_failed(usage_key: UsageKey, day: date, *, using: str) -> int:
+    """Return how many tasks failed on a day and were not put back, of the COUNTED newest."""
+    since, until = span_of(day)
+    failed = DeadLetter.objects.using(using).filter(
+        status=Outcome.FAILED, ended_at__gte=since, ended_at__lt=until
+    )
+    names = failed.order_by("-ended_at").values_list("task__queue", "task__type", "task__user")
+    return sum(
+        queue == usage_key.queue
+        and (type_ == usage_key.type or (usage_key.others or not usage_key.type))
+        and (usage_key.type != "" or user == usage_key.user)
+        for queue, type_, user in names[:COUNTED]
+    )
+
+
 def lifetime(queue: str, *, using: str) -> list[Statistics]:
     """
     Return the statistics since ever: first of all types, then of each, up to MOST_TYPES.
@@ -218,7 +238,9 @@ def lifetime(queue: str, *, using: str) -> list[Statistics]:
     return [made(key, found.get(key, Tally())) for key in (everything, *rest)]
 
 
-def made(usage_key: UsageKey, tally: Tally, *, day: date | None = None) -> Statistics:
+def made(
+    usage_key: UsageKey, tally: Tally, *, day: date | None = None, still_failed: int | None = None
+) -> Statistics:
     is_type = bool(usage_key.type) and not usage_key.others
     return Statistics(
         queue=usage_key.queue,
@@ -226,6 +248,7 @@ def made(usage_key: UsageKey, tally: Tally, *, day: date | None = None) -> Stati
         type=usage_key.type if is_type else "",
         user=None if usage_key.type else usage_key.user,
         **{name: getattr(tally, name) for name in ("ended", *ENDINGS)},
+        still_failed=still_failed,
         run=Distribution.of(tally.lasted, tally.squares, tally.runs),
         wait=Distribution.of(tally.waited, tally.wait_squares, tally.waits),
     )

@@ -121,7 +121,7 @@ class StatisticsTests(TestCase):
 
     def test_with_nothing_counted_there_are_no_lengths(self):
         found = Queue().statistics(date(2030, 1, 1))
-        self.assertEqual((found.ended, found.run.count), (0, 0))
+        self.assertEqual((found.ended, found.run.count, found.still_failed), (0, 0, 0))
         self.assertIsNone(found.run.mean)
         self.assertEqual([one.ended for one in Queue().lifetime()], [0])
 
@@ -150,10 +150,14 @@ class WorkerStatisticsTests(WorkerTestCase):
     def test_a_failure_put_back_later_leaves_the_days_count_right(self):
         self.submit("bad", "fail", user="ann")
         self.burst()
-        self.assertEqual(Queue().statistics().failed, 1)
+        failed = Queue().statistics().failed
+        self.assertEqual((failed, Queue().statistics().still_failed), (1, 1))
+        self.assertEqual(Queue().statistics(user="bob").still_failed, 0)
+        self.assertEqual(Queue().statistics(type="fail").still_failed, 1)
 
         Queue()["bad"].retry()
-        self.assertEqual(Queue().statistics().failed, 1)
+        again = Queue().statistics()
+        self.assertEqual((again.failed, again.still_failed), (1, 0))
 
 
 class CommandTests(TestCase):

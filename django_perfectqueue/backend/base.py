@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from django.utils.module_loading import import_string
 
 from django_perfectqueue import compat, exceptions
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.payload.inputs import KEY
+from django_perfectqueue.payload import inputs
 
 from .definition import (
     DEFAULTS,
@@ -107,9 +108,10 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         result, submission = self.prepared(task, args, kwargs)
         on_conflict = option_of(task, "on_conflict")
         try:
-            self.target(task).submit(**submission, on_conflict=on_conflict)
+            handle = self.target(task).submit(**submission, on_conflict=on_conflict)
         except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
+        object.__setattr__(result, "id", handle.key)
         if on_conflict == "ignore":
             there = self.get_result(result.id)
             if there.enqueued_at != result.enqueued_at:
@@ -126,8 +128,9 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
         targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
         for task, _result, submission in prepared:
-            if option_of(task, "on_conflict") != "raise":
-                raise compat.InvalidTask("on_conflict is for one task: enqueue_many() raises.")
+            for name in ("on_conflict", "unique", "unique_for"):
+                if option_of(task, name) not in ("raise", None):
+                    raise compat.InvalidTask(f"{name} is for one task, and not for enqueue_many().")
             where = (task.queue_name, option_of(task, "batch"))
             targets.setdefault(where, (self.target(task), []))[1].append(submission)
         try:
@@ -179,6 +182,11 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             for name in ("user", "key")
             if callable(given.get(name))
         }
+        given.pop("unique_by", None)
+        if (by := getattr(task, "unique_by", None)) is not None:
+            if "key" in given:
+                raise compat.InvalidTask("unique_by makes the key: give no key.")
+            names["key"] = self.key_by(by, result)
         key = names.get("key") or given.get("key") or self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
@@ -201,6 +209,18 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         if not isinstance(made, str) or not made:
             raise compat.InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
+
+    def key_by(self, by: object, result: AnyResult) -> str:
+        """Return the key that ``unique_by`` makes of the arguments."""
+        task = result.task
+        context = [None] if task.takes_context else []
+        given = inspect.signature(task.func).bind(*context, *result.args, **result.kwargs)
+        given.apply_defaults()
+        values = dict(list(given.arguments.items())[len(context) :])
+        try:
+            return inputs.key_by(task.module_path, values, by)
+        except exceptions.InvalidTaskError as error:
+            raise compat.InvalidTask(str(error)) from error
 
     def new_id(self) -> str:
         given = self.options.get("id_function") or uuid.uuid4
@@ -238,7 +258,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
 
         from . import results
 
-        if not KEY.holds(result_id):
+        if not inputs.KEY.holds(result_id):
             raise compat.TaskResultDoesNotExist(result_id)
         # Without QUEUES all that have tasks, by a look at the index for each.
         rows_of_all = Task.objects.using(self.using)

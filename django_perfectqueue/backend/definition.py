@@ -40,7 +40,7 @@ ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
 
 if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyResult, AnyTask
-    from django_perfectqueue.queue import Batch, When
+    from django_perfectqueue.queue import Batch, Duration, When
 
     from .base import PerfectQueueBackend
 
@@ -82,6 +82,12 @@ class QueueTask(Base[P, R]):
     key: str | ByArguments | None = None
     # What to do when the key is taken: raise, ignore or replace.
     on_conflict: str = "raise"
+    # Until when its key is taken: "waiting" until it starts, "live" until it has ended.
+    unique: str | None = None
+    # For how long after the enqueue the key is taken at most.
+    unique_for: Duration | None = None
+    # The arguments that make its key; True is all of them.
+    unique_by: Iterable[str] | Literal[True] | None = None
     # When it is not to be started any more.
     expires_at: When | None = None
     # When it is expected to start, at the latest.
@@ -108,8 +114,8 @@ class QueueTask(Base[P, R]):
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("limits", "tags"):
-            if not isinstance(getattr(self, name), str):
+        for name in ("limits", "tags", "unique_by"):
+            if not isinstance(getattr(self, name), str | bool | None):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in error_rules.RULES:
             object.__setattr__(self, name, error_rules.hashable(getattr(self, name)))
@@ -169,6 +175,7 @@ CHECKS = {
     "key": NAME,
     "on_conflict": choice("raise", "ignore", "replace"),
     "if_failed": choice("wait", "cancel", "run"),
+    "unique": choice("waiting", "live"),
     "limits": NAMES,
     "tags": NAMES,
 }

@@ -214,6 +214,9 @@ TEXT = """
 --type TYPE           Only tasks of this type; report.* is every type that begins so.
 --undrain WORKER      Have these take tasks again.
 --unpause-at TIME     The pause ends by itself then: 1h (from now), 18:00 or ISO 8601.
+--unique UNTIL        Free the key before the task is deleted: waiting, as soon as it starts; live,
+                      when it has ended.
+--unique-for SPAN     Free the key so long after the submit.
 --until TIME          Up to this time: 2h (ago), 10:00 or ISO 8601 (default: now).
 --user USER           The user for whom the tasks run.
 --wait-for-database SECONDS
@@ -257,7 +260,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--wait-for-database --watch": at_least(1),
     "--at-once": or_none(at_least(1)),
     "--catch-up --pause-after --remaining": or_none(int),
-    "--deadline --delay --every --expires-after --jitter --time-limit": or_none(span),
+    "--deadline --delay --every --expires-after --jitter --time-limit --unique-for": or_none(span),
 }
 WORDS: Mapping[str, Words] = {
     "--expect": {"dest": "expected_at"},
@@ -272,6 +275,7 @@ WORDS: Mapping[str, Words] = {
     "--status": {"choices": Status.values},
     "--tag": {"action": "append", "dest": "tags"},
     "--time": {"dest": "run_at"},
+    "--unique": {"choices": ("waiting", "live")},
     "--watch": {"nargs": "?", "const": 2},
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Literal
 from uuid import uuid4
 
@@ -25,6 +27,8 @@ Duration = timedelta | float | str
 When = datetime | Duration
 
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
+# Of a key made by key_by() so much is the type; so much of a key that becomes free is its name.
+KEY_BY_TYPE, NAME_LENGTH = 160, KEY_LENGTH - 17
 
 MOST_TAGS = 20
 
@@ -35,6 +39,7 @@ A_LIST = Check(
     "a list of names", lambda value: isinstance(value, Iterable) and not isinstance(value, str)
 )
 ON_CONFLICT = choice("raise", "ignore", "replace")
+UNIQUE = choice("waiting", "live")
 TIME = Check(
     "a datetime, a timedelta, seconds or a span such as '5m30s'",
     lambda value: (
@@ -58,6 +63,22 @@ def checked_key(value: object) -> str:
         return str(uuid4())
     key: str = KEY.require("The key", value, InvalidTaskError)
     return key
+
+
+def key_by(type_: str, data: JSON, names: object) -> str:
+    """
+    Return the key of tasks of this type with the same values of these names of their data; True or
+    no names at all are the whole of it.
+
+    Raise InvalidTaskError where the data has no such name.
+    """
+    by = [] if names is True else list(A_LIST.require("unique_by", names, InvalidTaskError))
+    known = data if isinstance(data, dict) else {}
+    if missing := [name for name in by if name not in known]:
+        raise InvalidTaskError(f"unique_by needs what the data has not: {missing[0]!r}.")
+    values = {name: known[name] for name in by} if by else data
+    text = json.dumps([type_, values], sort_keys=True)
+    return f"{type_[:KEY_BY_TYPE]}:{blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def checked_user(value: object) -> str:

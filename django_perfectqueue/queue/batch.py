@@ -23,7 +23,7 @@ from django_perfectqueue.inspection.family import members
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration
 
-from .submission import TaskOptions, submission_of, submissions_of
+from .submission import TaskOptions, store_some, submission_of, submissions_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,9 +75,10 @@ class Batch:
         """
         if on_conflict != "raise":
             raise InvalidTaskError("on_conflict is not for the tasks of a batch.")
-        given = inputs.checked_key(key)
-        self.submit_many([{"key": given, "type": type, "data": data, **options}])
-        return self.queue[given]
+        options.setdefault("user", self.user)
+        task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
+        _fresh, keys = store_some([task], "raise", batch=self.id, using=self.using, now=None)
+        return self.queue[keys.get((task.queue, task.key), task.key)]
 
     def submit_many(self, tasks: Iterable[Mapping[str, Any]]) -> int:
         """
@@ -87,7 +88,7 @@ class Batch:
         """
         count = 0
         for given in submissions_of(self.queue, ({"user": self.user, **task} for task in tasks)):
-            store.submit_linked(store.submit_all, given, batch=self.id, using=self.using)
+            store_some(given, "raise", batch=self.id, using=self.using, now=None)
             count += len(given)
         return count
 
@@ -121,8 +122,8 @@ class Batch:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
-        store.submit_linked(store.submit_all, [task], using=self.using)
-        return self.queue[task.key]
+        _fresh, keys = store_some([task], "raise", using=self.using, now=None)
+        return self.queue[keys.get((task.queue, task.key), task.key)]
 
     def progress(self) -> store.dependencies.Progress:
         """Return its exact state, by one query; raise NotFoundError when it is gone."""

@@ -25,7 +25,15 @@ from django_perfectqueue.tracing import otel
 
 from . import retention
 from .batch import Batch, batch_named, begin
-from .submission import IfFailed, TaskOptions, listed, store_some, submission_of, submissions_of
+from .submission import (
+    OF_KEYS,
+    IfFailed,
+    TaskOptions,
+    listed,
+    store_some,
+    submission_of,
+    submissions_of,
+)
 from .taking import Taking
 from .task_handle import TaskHandle
 
@@ -80,8 +88,9 @@ class Queue(Taking):
         ``key`` is its name in the queue; None makes one, a random UUID. ``data`` is what JSON
         can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
         ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
-        ``tags`` and ``context``. A key that is taken raises AlreadyExistsError, or with
-        ``on_conflict`` is ignored, or replaces a task that is not running.
+        ``tags``, ``context``, ``unique``, ``unique_for`` and ``unique_by``. A key that is taken
+        raises AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a task that is
+        not running. The returned task is then the one that has the key.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.
@@ -91,10 +100,11 @@ class Queue(Taking):
             self, key, type, data, surroundings=inputs.captured(), **terms, **options
         )
         inputs.ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
-        if not store_some([task], on_conflict, **terms) and on_conflict == "replace":
+        fresh, keys = store_some([task], on_conflict, **terms)
+        if not fresh and on_conflict == "replace":
             replace = store.replace_linked if task.after or task.tags else store.replace
             replace([task], **terms)
-        return TaskHandle(self, task.key)
+        return TaskHandle(self, keys.get((self.name, task.key), task.key))
 
     @otel.sends
     def submit_many(
@@ -123,7 +133,7 @@ class Queue(Taking):
                     following = next(chunks, None)
             finally:
                 read += len(given)
-                stored += len(store_some(given, on_conflict, using=self.using, now=now))
+                stored += len(store_some(given, on_conflict, using=self.using, now=now)[0])
                 if progress:
                     progress(read)
         return stored
@@ -138,6 +148,8 @@ class Queue(Taking):
         """
         given, before = [], None
         for task in tasks:
+            if not task.keys().isdisjoint(OF_KEYS):
+                raise InvalidTaskError("A task of a chain can't be unique.")
             after = [*listed(task.get("after", ())), *([] if before is None else [before])]
             before = inputs.checked_key(task.get("key"))
             given.append({"if_failed": if_failed, **task, "key": before, "after": after})

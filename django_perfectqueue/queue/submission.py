@@ -12,7 +12,7 @@ from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import choice, nearest
-from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload import codecs, inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.values import Moment
@@ -152,6 +152,11 @@ class TaskOptions(TaskTerms, total=False):
     If one of them ends otherwise, this one with ``if_failed`` waits until that is put back and
     finishes, is cancelled, or runs all the same. ``tags`` are up to 20 names of up to 64
     characters by which it is found.
+
+    Its key is taken as long as its row is there; with ``unique`` "waiting" until it starts, with
+    "live" until it has ended, and no longer than ``unique_for`` after the submit. A later task of
+    the key gets one that begins with it. ``unique_by`` makes the key, of the type and these
+    names of the data, which is a dict; True is for all data.
     """
 
     run_at: When | None
@@ -160,10 +165,15 @@ class TaskOptions(TaskTerms, total=False):
     after: Iterable[Waited]
     if_failed: IfFailed
     tags: Iterable[str]
+    unique: Literal["waiting", "live"] | None
+    unique_for: Duration | None
+    unique_by: Iterable[str] | Literal[True] | None
 
 
+OF_KEYS = ("unique", "unique_for", "unique_by")
 TIMES = ("run_at", "expected_at", "expires_at")
-AFTER, TAGS = attrgetter("after"), attrgetter("tags")
+AFTER, TAGS, UNIQUE = attrgetter("after"), attrgetter("tags"), attrgetter("unique")
+UNTIL = {None: "", "waiting": "start", "live": "end"}
 # Each option but TIMES and ``after`` as it is stored; raises InvalidTaskError.
 CHECKS: dict[str, Callable[[Any], object]] = {
     "user": inputs.checked_user,
@@ -173,6 +183,9 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "context": inputs.captured,
     "if_failed": checked_if_failed,
     "tags": inputs.checked_tags,
+    "unique": lambda value: inputs.UNIQUE.require("unique", value, InvalidTaskError),
+    "unique_for": partial(inputs.checked_duration, "unique_for"),
+    "unique_by": lambda names: names,
 }
 ARGUMENTS = ("key", "type", "data", *CHECKS, *TIMES, "after")
 
@@ -216,14 +229,30 @@ def submission_of(
     lane = lane_behind(
         queue.name, type_, given.get("user", ""), given.get("limits", ()), using=using
     )
+    payload = inputs.encoded(data)
+    if not given.keys().isdisjoint(OF_KEYS):
+        key = unique_key(key, type_, payload, given)
     return store.Submission(
         queue=queue.name,
         key=inputs.checked_key(key),
         type=type_,
-        payload=inputs.encoded(data),
+        payload=payload,
         lane=lane,
         **given,
     )
+
+
+def unique_key(key: str | None, type_: str, payload: str, given: dict[str, Any]) -> str | None:
+    """Return the key, made where ``unique_by`` is given; join what is said of how long it is so."""
+    until, seconds, by = [given.pop(name, None) for name in OF_KEYS]
+    if by is not None:
+        if key is not None:
+            raise InvalidTaskError("unique_by makes the key: give None for it.")
+        key = inputs.key_by(type_, codecs.decode(payload), by)
+    if until or seconds:
+        given["unique"] = store.Unique(UNTIL[until], seconds)
+        inputs.checked("key of a task that is unique", key, inputs.NAME_LENGTH)
+    return key
 
 
 def submissions_of(
@@ -235,13 +264,27 @@ def submissions_of(
 
 
 def store_some(
-    tasks: Sequence[store.Submission], on_conflict: OnConflict, *, using: str, now: datetime | None
-) -> Mapping[tuple[str, str], int]:
-    """Store tasks in one transaction; return the ids of those whose key was free."""
-    submit = store.submit_all if on_conflict == "raise" else store.submit
-    if any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
-        return store.submit_linked(submit, tasks, using=using, now=now)
-    return submit(tasks, using=using, now=now)
+    tasks: Sequence[store.Submission],
+    on_conflict: OnConflict,
+    *,
+    using: str,
+    now: datetime | None,
+    batch: int | None = None,
+) -> tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], str]]:
+    """
+    Store tasks in one transaction; return the ids of those whose key was free, by queue and key,
+    and the keys of tasks that are unique by queue and what was given.
+    """
+    all_or_none = on_conflict == "raise"
+    submit = partial(store.submit_all if all_or_none else store.submit, using=using, now=now)
+    if batch is not None or any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
+        plain = store.submit_all if all_or_none else store.submit
+        submit = partial(store.submit_linked, plain, using=using, batch=batch, now=now)
+    if any(map(UNIQUE, tasks)):
+        if on_conflict == "replace":
+            raise InvalidTaskError("on_conflict 'replace' is not for a task that is unique.")
+        return store.submit_unique(submit, tasks, all_or_none=all_or_none, using=using, now=now)
+    return submit(tasks), {}
 
 
 def expires_first(starts: Moment, ends: Moment) -> bool:

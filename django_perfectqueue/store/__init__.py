@@ -17,7 +17,8 @@ from .dependencies.batches import create_batch
 from .dependencies.submit import replace_linked, submit_linked, wait_for, wait_no_longer_for
 from .tasks.revise import replace
 from .tasks.submit import in_chunks, send_ahead, submit, submit_all
-from .values import Chunk, Parent, Submission
+from .tasks.unique import submit_unique
+from .values import Chunk, Parent, Submission, Unique
 
 # Claim.
 from .claims.acquire import Outlook, acquire, finish_and_acquire, look, may_start_again

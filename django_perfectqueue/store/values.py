@@ -40,6 +40,16 @@ class Parent(NamedTuple):
         return cls("", "", -batch)
 
 
+class Unique(NamedTuple):
+    """
+    Until when the key of a task is taken: its "start", its "end" or its deletion, ""; and for so
+    many ``seconds`` at most.
+    """
+
+    until: str = ""
+    seconds: float | None = None
+
+
 class Submission(NamedTuple):
     """
     A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
@@ -49,7 +59,8 @@ class Submission(NamedTuple):
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
     It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed. ``tags`` are
-    each there once. ``followed`` is what its ticket says of who follows it.
+    each there once. ``followed`` is what its ticket says of who follows it. One that is ``unique``
+    is stored by submit_unique().
     """
 
     queue: str
@@ -69,6 +80,7 @@ class Submission(NamedTuple):
     if_failed: int = 0
     tags: tuple[str, ...] = ()
     followed: int | None = None
+    unique: Unique | None = None
 
     @property
     def state(self) -> int:

@@ -72,6 +72,40 @@ class EnqueueTests(TestCase):
 
         self.assertFalse(Task.objects.exists())
 
+    def test_a_key_is_free_as_soon_as_its_task_starts(self):
+        unique = jobs.add.using(key="sum", unique="waiting")
+        first = unique.enqueue(1, 2)
+        with self.assertRaises(AlreadyExistsError):
+            unique.enqueue(1, 2)
+        self.assertEqual(unique.using(on_conflict="ignore").enqueue(3, 4).id, first.id)
+        running = Queue().poll()
+        second = unique.enqueue(5, 6)
+        self.assertNotEqual(second.id, first.id)
+        self.assertEqual(jobs.add.get_result(second.id), second)
+        running.finish(3)
+        self.assertEqual(jobs.add.get_result(first.id).return_value, 3)
+        self.assertEqual(unique.using(on_conflict="ignore").enqueue(3, 4).id, second.id)
+
+    def test_a_key_is_made_of_arguments(self):
+        once = jobs.add.using(unique_by=["b"])
+        first = once.enqueue(1, 2)
+        with self.assertRaises(AlreadyExistsError):
+            once.enqueue(3, b=2)
+        self.assertEqual(once.using(on_conflict="ignore").enqueue(b=2, a=0).id, first.id)
+        for by in (True, []):
+            self.assertNotEqual(jobs.add.using(unique_by=by, unique_for="1h").enqueue(1, by).id, "")
+        with self.assertRaises(AlreadyExistsError):
+            jobs.add.using(unique_by=True).enqueue(b=[], a=1)
+        jobs.number.using(unique_by=True).enqueue()
+        for wrong in ({"unique_by": ["c"]}, {"unique_by": True, "key": "a"}, {"unique": "soon"}):
+            with self.subTest(wrong), self.assertRaises(InvalidTask):
+                jobs.add.using(**wrong).enqueue(1, 2)
+        with self.assertRaisesMessage(InvalidTask, "enqueue_many"):
+            jobs.add.using(unique="live", key="a").enqueue_many([((1, 2), {})])
+        once.enqueue_many([((1, 7), {}), ((1, 8), {})])
+        with self.assertRaises(AlreadyExistsError):
+            once.enqueue_many([((9, 8), {})])
+
     def test_a_time_that_is_none_is_refused(self):
         for wrong in (3, timedelta(hours=1), "1h"):
             with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, "a time with a zone"):

@@ -44,6 +44,7 @@ class Command(QueueCommand):
         add_flags(parser, "key? type? data?")
         add_flags(parser.add_mutually_exclusive_group(), "--time --in")
         add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --time-limit")
+        add_flags(parser, "--unique --unique-for")
         add_flags(parser, "--on-conflict --file --atomic --run")
         super().add_arguments(parser)
 
@@ -85,7 +86,7 @@ class Command(QueueCommand):
         """Submit a task, and return what became of it."""
         on_conflict = self.options["on_conflict"]
         try:
-            self.queue.submit(**task)
+            self.options["key"] = self.queue.submit(**task).key
         except AlreadyExistsError:
             if on_conflict == "raise":
                 raise

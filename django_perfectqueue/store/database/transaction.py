@@ -277,14 +277,13 @@ class Session(NamedTuple):
         self,
         queries: Sequence[str],
         parameters: Mapping[str, object] | None = None,
-        *,
-        now: datetime | None = None,
+        **others: Any,
     ) -> list[Row]:
         """Return the rows of many queries, UNITED of them in one statement."""
         rows: list[Row] = []
         for first in range(0, len(queries), UNITED):
             statement = " UNION ALL ".join(queries[first : first + UNITED])
-            rows += self.rows(statement, parameters, now=now)
+            rows += self.rows(statement, parameters, **others)
         return rows
 
     def rows_of(self, sql: str, name: str, ids: Iterable[int], **parameters: object) -> list[Row]:

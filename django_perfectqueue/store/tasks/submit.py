@@ -211,7 +211,7 @@ def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
     """
     dialect = dialect_of(using)
     # After a shorter list there is nothing that could be prepared meanwhile.
-    if len(tasks) == CHUNK and not any(task.after or task.tags for task in tasks):
+    if len(tasks) == CHUNK and not any(task.after or task.tags or task.unique for task in tasks):
         # What fails here is sent once more by submit_all(), with its patience.
         with suppress(Error):
             if ahead := dialect.cursor_ahead(connections[using], tasks):

@@ -1,0 +1,163 @@
+"""
+Tasks whose key is free again before their row is gone: as soon as they start, end, or are old.
+
+Such a task keeps its key. The next one of this name is stored under the name and the id of the
+one before, so of two submitters who find the same one before, the index of keys lets one in: no
+row of a task that runs is locked or written. The newest one of a name has its greatest key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from operator import itemgetter
+from typing import NamedTuple
+
+from django_perfectqueue.exceptions import AlreadyExistsError
+
+from ..database.dialects.base import Row
+from ..database.transaction import REPEATS, Session, reading, retry_transaction
+from ..values import Submission, Unique
+from .submit import taken
+
+Name = tuple[str, str]
+Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
+
+# Behind a name: an id in 16 digits, the first of which is 0 for the first 10**15 tasks.
+AFTER = "{name}~{id:016}"
+FIRST, LAST = "~0", "~1"
+
+# In a transaction that sees only what was there when it began, the greatest key may be an old one:
+# so ``seen`` is looked at, too, which is a key of this name that was taken.
+NEWEST = """
+SELECT "task"."queue", "task"."key", %(name{place})s, "task"."id", "ticket"."attempt",
+    "task"."created_at" >= {since{place}}
+FROM "perfectqueue_task" AS "task"
+LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
+WHERE "task"."queue" = %(queue{place})s AND "task"."key" IN (%(seen{place})s, (
+    SELECT MAX("key") FROM "perfectqueue_task" WHERE "queue" = %(queue{place})s
+    AND "key" >= %(first{place})s AND "key" < %(last{place})s
+))
+"""
+
+
+class Holder(NamedTuple):
+    """
+    The newest task of a name: how often it was acquired, or None where it has ended; ``is_young``
+    is None where its age does not matter.
+    """
+
+    key: str
+    name: str
+    id: int
+    attempt: int | None
+    is_young: bool | None
+
+    def holds(self, unique: Unique) -> bool:
+        """Return whether it keeps its name from the next task."""
+        if self.is_young is not None and not self.is_young:
+            return False
+        if unique.until == "start":
+            return self.attempt == 0
+        return self.attempt is not None or unique.until != "end"
+
+    @property
+    def next_key(self) -> str:
+        return AFTER.format(name=self.name, id=self.id)
+
+
+def submit_unique(
+    submit: Submit,
+    submissions: Sequence[Submission],
+    *,
+    all_or_none: bool,
+    using: str,
+    now: datetime | None,
+) -> tuple[dict[Name, int], dict[Name, str]]:
+    """
+    Store tasks by ``submit``, those that are unique under keys that are free.
+
+    Return what that does, and by queue and name the keys of the unique ones: of those that
+    were stored, and of those that hold a name. Raise AlreadyExistsError for a name that is held
+    and a key that is taken, where ``submit`` stores all or none.
+    """
+    fresh: dict[Name, int] = {}
+    keys: dict[Name, str] = {}
+    seen: dict[Name, str] = {}
+    for _repeat in range(REPEATS):
+        holders = newest(submissions, seen, using=using, now=now)
+        placed: list[Submission] = []
+        held = set[str]()
+        for task in submissions:
+            name = task.queue, task.key
+            holder = holders.get(name) if task.unique else None
+            if holder and task.unique and holder.holds(task.unique):
+                keys[name] = holder.key
+                held.add(task.key)
+                continue
+            placed.append(task._replace(key=holder.next_key) if holder else task)
+            if task.unique:
+                keys[name] = placed[-1].key
+        if held and all_or_none:
+            raise taken(submissions[0].queue, *held)
+        try:
+            fresh |= submit(placed) if placed else {}
+        except AlreadyExistsError:
+            # Another may have stored one of these meanwhile; any other key is taken.
+            if all(seen.get(name) == key for name, key in keys.items()):
+                raise
+            seen |= keys
+            continue
+        seen |= keys
+        submissions = [
+            task
+            for task in submissions
+            if task.unique
+            and task.key not in held
+            and (task.queue, seen[task.queue, task.key]) not in fresh
+        ]
+        if not submissions:
+            return fresh, keys
+    raise taken(submissions[0].queue, *{task.key for task in submissions})
+
+
+@retry_transaction
+def newest(
+    submissions: Sequence[Submission],
+    seen: Mapping[Name, str],
+    *,
+    using: str,
+    now: datetime | None,
+) -> dict[Name, Holder]:
+    """Return the newest tasks of the names of those that are unique."""
+    uniques = {(task.queue, task.key): task.unique for task in submissions if task.unique}
+    with reading(using) as db:
+        rows = look(db, uniques, seen, now)
+        if clause := db.dialect.current_clause(db.cursor):
+            # Of each name one task that is there, and no more: else inserts would be waited for.
+            known = {**{(row[0], row[2]): row[1] for row in rows}, **seen}
+            there = {name: uniques[name] for name in known.keys() & uniques}
+            rows += look(db, there, known, now, clause)
+    return {(queue, holder[1]): Holder(*holder) for queue, *holder in rows}
+
+
+def look(
+    db: Session,
+    uniques: Mapping[Name, Unique],
+    seen: Mapping[Name, str],
+    now: datetime | None,
+    clause: str = "",
+) -> list[Row]:
+    """Return what NEWEST finds of some names; of each the newest comes last."""
+    values: dict[str, object] = {}
+    after: dict[str, float | None] = {}
+    queries = []
+    for place, (name, unique) in enumerate(uniques.items()):
+        queue, key = name
+        given = (queue, key, seen.get(name, key), f"{key}{FIRST}", f"{key}{LAST}")
+        for what, value in zip(("queue", "name", "seen", "first", "last"), given, strict=True):
+            values[f"{what}{place}"] = value
+        after[f"since{place}"] = None if unique.seconds is None else -unique.seconds
+        query = NEWEST.replace("{place}", str(place))
+        queries.append(f"({query}{clause})" if clause else query)
+    return sorted(db.union(queries, values, now=now, after=after), key=itemgetter(1))

@@ -105,7 +105,7 @@ def sleep(name: str, duration: timedelta | float | str) -> None:
         task.sleep(name, duration)
 
 
-def sleep_until(name: str, when: datetime | timedelta | float | str) -> None:
+def sleep_until(name: str, when: datetime) -> None:
     """Do the same until a time, as ``AcquiredTask.sleep_until()`` does."""
     task = running.get()
     if task is not None:

@@ -112,6 +112,26 @@ def march(task):
             task.step(f"step {number}", pace, task, number)
 
 
+@handler("approve")
+def approve(task):
+    """Wait for a signal, then for a while."""
+    task.step("draft", note, task, "draft")
+    answer = task.wait_for("approved", "1d")
+    task.step("charge", note, task, f"charge-{answer}")
+    task.sleep("cooling-off", 0.3)
+    note(task, "end")
+
+
+@handler("approve-in-a-loop")
+async def approve_in_a_loop(task):
+    """Do the same as a coroutine."""
+    await task.astep("draft", note, task, "draft")
+    answer = await task.await_for("approved", "1d")
+    await task.astep("charge", note, task, f"charge-{answer}")
+    await task.asleep("cooling-off", 0.3)
+    note(task, "end")
+
+
 @handler("march-in-a-loop")
 async def march_in_a_loop(task):
     """Do the same as a coroutine."""

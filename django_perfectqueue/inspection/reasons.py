@@ -10,7 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.fairness.wording import describe_pause
+from django_perfectqueue.fairness.wording import describe_pause, time_shown
 from django_perfectqueue.lib.durations import long_duration, per
 
 COUNTED = 1_000
@@ -25,6 +25,8 @@ class Code(models.TextChoices):
     BLOCKED = "blocked"
     BATCH_OPEN = "batch_open"
     BATCH_FAILED = "batch_failed"
+    SIGNAL = "signal"
+    SLEEPING = "sleeping"
     EXPIRED = "expired"
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
@@ -47,8 +49,9 @@ class Reason:
     """
     Why a task does not run now.
 
-    ``name`` is the user, queue, type, limit or outcome that it is about. ``at`` is when the
-    clock ends it, or has ended the lease, and ``wait`` the seconds until then. ``running``
+    ``name`` is the user, queue, type, limit, signal, step or outcome that it is about. ``at`` is
+    when the clock ends it, or has ended the lease, and ``wait`` the seconds until then; ``since``
+    is when it began to wait for a signal, or to sleep. ``running``
     tasks of at most ``most`` fill a cap; ``rate`` may start in each ``period`` of seconds.
     ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any,
     or their batch. ``error`` is why that one failed.
@@ -64,6 +67,8 @@ class Reason:
     - ``blocked``: other tasks
     - ``batch_open``: the batch of which it is a callback
     - ``batch_failed``: tasks of that batch that have not finished
+    - ``signal``: a signal
+    - ``sleeping``: the end of its sleep
     - ``expired``: its time has passed, and no worker has closed it yet
     - ``scheduled``, ``retrying``: its time, at first or after an attempt; ``name`` is its queue
       where no worker serves that
@@ -84,6 +89,7 @@ class Reason:
     code: Code
     name: str = ""
     at: datetime | None = None
+    since: datetime | None = None
     wait: float | None = None
     running: int | None = None
     most: int | None = None
@@ -105,6 +111,8 @@ class Reason:
             return describe_parents(self.name, self.parents)
         if self.code in PAUSES:
             return describe_paused(self)
+        if self.since:
+            return describe_wait(self, self.since)
         codes = [self.code]
         if self.name and self.code in (Code.SCHEDULED, Code.RETRYING):
             codes.append(Code.NO_WORKER)
@@ -117,8 +125,7 @@ class Reason:
     def facts(self) -> dict[str, object]:
         """Return the code, the sentence and what is known, for programs."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
-        if self.at:
-            known["at"] = self.at.isoformat()
+        known |= {name: at.isoformat() for name, at in known.items() if isinstance(at, datetime)}
         return {**known, "code": self.code.value, "sentence": self.sentence}
 
 
@@ -136,6 +143,8 @@ SENTENCES = {
         "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"
         " or cancel this one."
     ),
+    Code.SIGNAL: _("It waits for the signal '%(name)s' since %(since)s."),
+    Code.SLEEPING: _("It sleeps until %(at)s (step '%(name)s')."),
     Code.SCHEDULED: _("It is due in %(wait)s."),
     Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
     Code.NO_WORKER: _("No worker serves queue '%(name)s'."),
@@ -163,6 +172,16 @@ def describe_paused(reason: Reason) -> str:
     sentence = str(SENTENCES[reason.code]) % {"name": reason.name}
     terms = describe_pause(reason.at, reason.by, reason.note)
     return f"{sentence[:-1]} ({terms})." if terms else sentence
+
+
+def describe_wait(reason: Reason, since: datetime) -> str:
+    """Return for which signal one waits and since when, or until when it sleeps."""
+    until = time_shown(reason.at) if reason.at else ""
+    known = {"name": reason.name, "since": time_shown(since), "at": until}
+    sentence = str(SENTENCES[reason.code]) % known
+    if reason.code == Code.SIGNAL and until:
+        return f"{sentence[:-1]}, {gettext('until %s') % until}."
+    return sentence
 
 
 def describe_position(position: int, lanes: int | None) -> str:

@@ -118,7 +118,7 @@ class Case:
         )
         links = rows.order_by("-state").only("parent_id", "state")[: COUNTED + 1]
         if not links:
-            return Reason(code=Code.BLOCKED)
+            return self.by_its_wait() or Reason(code=Code.BLOCKED)
         first, count = links[0], len(links)
         if first.parent_id < 0:
             return self.by_its_batch(-first.parent_id)
@@ -138,6 +138,18 @@ class Case:
             )
         return Reason(code=Code.BLOCKED, name=name, parents=count)
 
+    def by_its_wait(self) -> Reason | None:
+        """Name the newest of its waits, where its last attempt has ended by that."""
+        if self.ticket.last_ending != models.LastEnding.SUSPENDED:
+            return None
+        kinds = models.Step.Kind
+        rows = models.Step.objects.using(self.using).filter(task_id=self.task.pk)
+        wait = rows.filter(kind__in=(kinds.WAIT, kinds.SLEEP)).order_by("-pk").first()
+        if wait is None:
+            return None
+        code = Code.SIGNAL if wait.kind == kinds.WAIT else Code.SLEEPING
+        return replace(self.timed(code), name=printable(wait.name), since=wait.kept_at)
+
     def by_its_batch(self, batch: int) -> Reason:
         rows = models.Batch.objects.using(self.using).filter(pk=batch)
         for row in exact(summed(rows)):
@@ -150,7 +162,7 @@ class Case:
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at
-        begun = self.ticket.last_ending == models.LastEnding.YIELDED
+        begun = self.ticket.last_ending in models.GOES_ON
         begun = begun or self.ticket.state == models.State.RUNNING
         if at is not None and at <= self.now and not begun:
             wait = (at - self.now).total_seconds()
@@ -160,6 +172,8 @@ class Case:
         """Check whether a worker gave it back because it has no handler for its type."""
         if self.ticket.state != models.State.SCHEDULED or self.wait <= 0:
             return
+        if wait := self.by_its_wait():
+            yield wait
         last, held = self.ticket.last_ending, list(self.by_workers())
         if self.ticket.is_parked or last == models.LastEnding.RELEASED:
             yield from held
@@ -263,7 +277,7 @@ class Case:
 
     def users_with_steps(self) -> Any:
         """Return the users of running tasks that may yield to it, as they have kept steps."""
-        steps = models.Step.objects.filter(task=OuterRef("pk"))
+        steps = models.Step.objects.filter(task=OuterRef("pk"), kind=models.Step.Kind.STEP)
         held = models.Ticket.objects.filter(Exists(steps), timer_at__gt=self.now)
         held = held.filter(state=models.State.RUNNING, task__queue=self.task.queue)
         others = held.exclude(task__user=self.task.user)

@@ -21,7 +21,7 @@ from django_perfectqueue.lib.running import running
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.models.batch import DISCARDED_GROUP
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.payload.inputs import Duration, When, encoded, moment
+from django_perfectqueue.payload.inputs import Duration, encoded, moment
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
@@ -272,14 +272,12 @@ class AcquiredTask(ReportingTask):
         wait = timedelta(seconds=wait_of("sleep()", duration))
         self._wait(Kind.SLEEP, name, lambda now: now + wait)
 
-    def sleep_until(self, name: str, when: When) -> None:
+    def sleep_until(self, name: str, when: datetime) -> None:
         """Wait until a time as sleep() does; that of the first call holds."""
         until = moment("when", when)
-        if isinstance(until, datetime) and until >= PARKED_FROM:
-            raise exceptions.InvalidTaskError(f"when is too far away: {when}.")
-        self._wait(
-            Kind.SLEEP, name, lambda now: now + until if isinstance(until, timedelta) else until
-        )
+        if not isinstance(until, datetime) or until >= PARKED_FROM:
+            raise exceptions.InvalidTaskError(f"when must be a datetime before 9000, not {when!r}.")
+        self._wait(Kind.SLEEP, name, lambda _now: until)
 
     def wait_for(self, name: str, timeout: Duration | None = None) -> JSON:
         """
@@ -293,7 +291,7 @@ class AcquiredTask(ReportingTask):
         return self._wait(Kind.WAIT, name, lambda now: now + wait if wait is not None else None)
 
     def _wait(self, kind: Kind, name: str, end: Callable[[datetime], datetime | None]) -> JSON:
-        steps = self._opened_steps()
+        self._refuse_if_settled()
         if self.deferred is not None or in_transaction():
             raise exceptions.WaitInTransactionError(
                 f"Task '{self.key}' can't wait in a transaction, which would be open for so long."
@@ -301,7 +299,7 @@ class AcquiredTask(ReportingTask):
             )
         if self.parting is not None:
             self._leave(self.parting)
-        return steps.wait(kind, name, end)
+        return self._opened_steps().wait(kind, name, end)
 
     def _suspend(self, wait: store.Wait) -> NoReturn:
         """Have the attempt end until a wait is over: at once where nobody runs it who would."""

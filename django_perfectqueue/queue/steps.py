@@ -55,6 +55,7 @@ class Steps:
         self.used: dict[tuple[int, str], MaybeCommitted | None] = {}
         self.running, self.progressed = 0, False
         self.kept: dict[tuple[int, str], Kept | None] = {}
+        self.signals = 0
         self.read_at: datetime | None = None
         # A first attempt has nothing to read, but for that of a copy which begins at a step.
         if task.lease.attempt > 1 or task.lease.goes_on:
@@ -110,7 +111,7 @@ class Steps:
             raise exceptions.InvalidTaskError(
                 f"This attempt has {what} '{name}' already: give each step its own name."
             )
-        if (kind, name) not in self.kept and len(self.kept) >= MOST:
+        if (kind, name) not in self.kept and len(self.kept) - self.signals >= MOST:
             raise exceptions.InvalidTaskError(
                 f"A task may have at most {MOST} steps; '{name}' is one more."
             )
@@ -143,6 +144,7 @@ class Steps:
         for clock, kind, name, *row in found:
             self.read_at = self.task._time() or clock
             self.kept[kind, name] = Kept(*row)
+            self.signals += kind == Kind.SIGNAL
 
     def wait(self, kind: Kind, name: str, end: Callable[[datetime], datetime | None]) -> JSON:
         """

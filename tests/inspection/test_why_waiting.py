@@ -8,11 +8,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.exceptions import NotFoundError, SuspendedError
 from django_perfectqueue.inspection import reasons, why_waiting
 from django_perfectqueue.models import UNSEEN, Account, FairShare, Limit, Meter, State, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
+from django_perfectqueue.test.inline_runner import HeldTask
 
 from ..factories import (
     NOON,
@@ -82,6 +83,40 @@ class StateTests(WaitingTestCase):
         task = submit("k1")
         Ticket.objects.update(state=State.BLOCKED)
         self.assert_why(task, "blocked", "It waits for other tasks.")
+
+    def suspended(self, verb, *given):
+        """A task that waits since noon."""
+        task = submit("k1")
+        [lease] = acquire()
+        held = HeldTask(lease)
+        held.moment = NOON
+        with self.assertRaises(SuspendedError):
+            getattr(held, verb)(*given)
+        return task
+
+    def test_a_task_that_waits_for_a_signal(self):
+        task = self.suspended("wait_for", "approved")
+        said = "It waits for the signal 'approved' since 2030-01-01 12:00."
+        self.assert_why(task, "signal", said, name="approved", since=NOON, at=None)
+
+    def test_a_task_that_waits_for_a_signal_until_a_time(self):
+        task = self.suspended("wait_for", "approved", "2d")
+        said = "It waits for the signal 'approved' since 2030-01-01 12:00, until 2030-01-03 12:00."
+        self.assert_why(task, "signal", said, since=NOON, at=after(172_800), wait=172_800.0)
+        facts = self.why(task).facts()
+        self.assertEqual(facts["since"], NOON.isoformat())
+        with translation.override("de"):
+            self.assertIn("Signal 'approved'", self.why(task).sentence)
+        task.signal("approved")
+        store.records.follow(using="default", now=NOON)
+        self.assertEqual(self.why(task).code, "position")
+
+    def test_a_task_that_sleeps(self):
+        task = self.suspended("sleep", "cooling-off", "2d")
+        said = "It sleeps until 2030-01-03 12:00 (step 'cooling-off')."
+        self.assert_why(task, "sleeping", said, at=after(172_800), since=NOON)
+        register(now=after(172_801))
+        self.assertEqual(self.why(task, after(172_801)).code, "position")
 
     def test_a_task_that_waits_for_others(self):
         parent, held = running("k1")

@@ -229,7 +229,7 @@ def leave(
 
     They are due after so many seconds; with None the caller admits them. One that was
     released or has yielded keeps its place in line. One that ``opens`` a wait is due when that is
-    over, and takes its place in line by the time at which it began.
+    over: it takes its place by that time, or by the present one where it waits for a signal.
     """
     if not ids:
         return
@@ -241,8 +241,10 @@ def leave(
         changes += [SCHEDULE] if keeps else [SCHEDULE, PLACE_IN_LINE]
     values: dict[str, object] = {}
     if opens is not None:
-        state = State.BLOCKED if opens.kind == Step.Kind.WAIT else State.SCHEDULED
-        changes[-2:] = [f'"state" = {state.value}, "timer_at" = %(until)s', PLACE_IN_LINE]
+        state, place = State.BLOCKED, PLACE_IN_LINE
+        if opens.kind == Step.Kind.SLEEP:
+            state, place = State.SCHEDULED, PLACE_IN_LINE.replace("{due}", "%(until)s")
+        changes[-2:] = [f'"state" = {state.value}, "timer_at" = %(until)s', place]
         values["until"] = opens.until and db.dialect.parameter(opens.until)
     statement = LEAVE.replace("{changes}", ", ".join(changes))
     statement = statement.replace("{hint}", db.dialect.by_primary_key)

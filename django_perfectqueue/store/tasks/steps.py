@@ -115,7 +115,7 @@ def open_wait(db: Session, lease: Lease, wait: Wait, now: datetime | None) -> No
     if wait.id is not None:
         db.dialect.delete(db.cursor, "perfectqueue_step", [wait.id])
     keep(db, lease, wait, "", "result", now=now)
-    if wait.kind == Step.Kind.WAIT:
+    if wait.kind != Step.Kind.SLEEP:
         note(db, added=[lease.task_id])
 
 

@@ -52,6 +52,15 @@ def tell(task):
     raise ValueError(f"no {task.data['password']}")
 
 
+@handler("decide", signals={"seen": "Seen", "approval": {"yes": "Approve", "no": "Refuse"}})
+def decide(task):
+    """Wait for an answer, and then two days."""
+    task.step("draft", lambda: {"total": 7, "password": "hunter22"})
+    answer = task.wait_for("approval", timeout="7d")
+    task.sleep("cooling-off", "2d")
+    return answer
+
+
 @handler("note")
 def write_note(task):
     note(task, "ran")

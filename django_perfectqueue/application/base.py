@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -13,6 +13,7 @@ from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError, GracefulProcessStopError
 from django_perfectqueue.lib.imports import derived
+from django_perfectqueue.payload.inputs import SIGNALS
 from django_perfectqueue.queue import AcquiredTask, Queue
 
 from .error_policy import Decider
@@ -67,6 +68,13 @@ class Application:
     transaction; not for coroutines.
     """
 
+    signals: ClassVar[Mapping[str, Any]] = {}
+    """
+    The signals for which its page in the admin has buttons: each name with a label, which may be
+    lazily translated, or with the labels of several answers. What a button sends has ``by``, who
+    pressed it, and ``answer``, where there are several.
+    """
+
     is_async: ClassVar[bool] = False
     """Whether perform() is a coroutine function, and so runs in an event loop; seen by itself."""
 
@@ -82,6 +90,7 @@ class Application:
         super().__init_subclass__(**kwargs)
         if "is_async" not in vars(cls):
             cls.is_async = is_async(cls.perform)
+        SIGNALS.require(f"{cls.__qualname__}.signals", cls.signals, ConfigError)
         if cls.atomic and cls.is_async:
             raise ConfigError(
                 f"{cls.__qualname__} is a coroutine and can't be atomic: Django has no transactions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import (
@@ -31,6 +31,7 @@ from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 from django_perfectqueue.payload.codecs import JSON
+from django_perfectqueue.payload.inputs import SIGNALS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +77,8 @@ class QueueTask(Base[P, R]):
     kill_wait: float | None = None
     # Whether what it writes to the tasks' database and the end of its task are one transaction.
     atomic: bool = False
+    # The signals for which the admin has buttons: names with labels, or with those of answers.
+    signals: Mapping[str, Any] | None = field(default=None, compare=False)
     # For whom it runs: a name, or a function of the arguments.
     user: str | ByArguments | None = None
     # Its name in the queue and the id of its result; None is a random one.
@@ -165,6 +168,7 @@ NAME = Check(
 NAMES = names("a list of names")
 CHECKS = {
     "atomic": TRUE_OR_FALSE,
+    "signals": SIGNALS,
     "user": NAME,
     "key": NAME,
     "on_conflict": choice("raise", "ignore", "replace"),
@@ -239,7 +243,7 @@ WORDS = (
     "takes_context",
     *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags", "batch")),
 )
-ONLY_DEFINED = (*RULES, "kill_wait")
+ONLY_DEFINED = (*RULES, "kill_wait", "signals")
 AT, FOR = "at", "for"
 
 
@@ -320,9 +324,9 @@ def variant(definition: AnyTask, call: StoredCall, *, queue: str, priority: int)
     ):
         return definition
     copy = object.__new__(type(definition))
-    for field in fields(definition):
-        value = task_options.get(field.name, getattr(definition, field.name))
-        object.__setattr__(copy, field.name, value)
+    for each in fields(definition):
+        value = task_options.get(each.name, getattr(definition, each.name))
+        object.__setattr__(copy, each.name, value)
     return copy
 
 

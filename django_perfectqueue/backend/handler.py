@@ -161,6 +161,7 @@ def handler_of(definition: AnyTask) -> type[DjangoTask]:
         "time_limit": option_of(definition, "time_limit") or usual,
         "kill_wait": option_of(definition, "kill_wait"),
         "atomic": option_of(definition, "atomic"),
+        "signals": option_of(definition, "signals") or {},
         "plain_call": staticmethod(plain_call_of(definition)),
         **error_rules.rules_of(definition),
     }

@@ -6,8 +6,9 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fairness.wording import changed_values, difference
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Task
-from django_perfectqueue.store.records.journal import DID
+from django_perfectqueue.store.records.journal import DID, SIGNAL
 
 SHOWN = 20
 ACTIONS = {
@@ -20,6 +21,7 @@ ACTIONS = {
     "edited": gettext_lazy("data edited"),
     "copied": gettext_lazy("copied"),
     "made": gettext_lazy("submitted as a copy"),
+    "signalled": gettext_lazy("signal sent"),
     "bulk retry": gettext_lazy("bulk operation asked for: retry"),
     "bulk cancel": gettext_lazy("bulk operation asked for: cancel"),
     "bulk delete": gettext_lazy("bulk operation asked for: delete"),
@@ -46,6 +48,8 @@ def describe_action(change: Change) -> str:
     after = change.after or {}
     word = after.get(DID, "")
     said = str(ACTIONS.get(word, word))
+    if SIGNAL in after:
+        said = f"{said}: {printable(str(after[SIGNAL]))}"
     return f"{said}: {after['from']} → {change.queue}" if word == "moved" else said
 
 

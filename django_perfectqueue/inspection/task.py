@@ -13,11 +13,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
+from django_perfectqueue.store.records.journal import SIGNAL
 
 from .schedules import TaskOrigin, origin_of
 from .steering import actions_of
@@ -263,11 +264,6 @@ def journals_of(task: models.Task, *, using: str) -> QuerySet[models.Journal]:
     return models.Journal.objects.using(using).filter(task_id=task.pk).order_by("number")[:JOURNALS]
 
 
-def steps_of(task: models.Task, *, using: str) -> QuerySet[models.Step]:
-    """Return the steps of a task that are kept, in order."""
-    return models.Step.objects.using(using).filter(task_id=task.pk).order_by("pk")
-
-
 def episodes(
     task: models.Task, attempts: Sequence[Try], journals: Sequence[models.Journal]
 ) -> list[Episode]:
@@ -280,6 +276,81 @@ def episodes(
         Episode(attempt=tried.get(number), journal=known.get(number), is_running=number == runs)
         for number in sorted({*tried, *(number for number in known if number >= first)})
     ]
+
+
+# A workflow: what a task has kept and what it waits for, in order.
+
+
+STATES = {
+    "kept": _("step"),
+    "sent": _("signal"),
+    "waiting": _("waits for this signal"),
+    "answered": _("has waited for this signal"),
+    "timed_out": _("no such signal came in time"),
+    "sleeping": _("sleeps"),
+    "slept": _("has slept"),
+    "ended": _("the task ended first"),
+}
+SINCE = {models.Step.Kind.STEP: _("kept"), models.Step.Kind.SIGNAL: _("sent")}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowEntry:
+    """A step, a wait or a signal of a task, its state, and who sent a signal, where known."""
+
+    row: models.Step
+    state: str
+    by: str
+
+    @property
+    def word(self) -> str:
+        return str(STATES[self.state])
+
+    @property
+    def result(self) -> str | None:
+        """What was returned or sent, as it is stored; None of a wait that a signal ends."""
+        return self.row.result_text or None
+
+    def facts(self) -> list[Fact]:
+        row = self.row
+        return [
+            Fact("kind", "", models.Step.Kind(row.kind).name.lower()),
+            Fact("name", "", row.name),
+            Fact("state", "", self.state),
+            Fact("kept_at", SINCE.get(models.Step.Kind(row.kind), _("since")), row.kept_at),
+            Fact("until", _("until"), row.until),
+            Fact("by", _("by"), self.by),
+        ]
+
+
+def workflow(story: Story, most: int | None = None) -> Iterator[WorkflowEntry]:
+    """Yield the first ``most`` of what a task has kept, in order."""
+    afters = ((change.after or {}, change.by) for change in story.actions)
+    senders = {after[SIGNAL]: by for after, by in afters if SIGNAL in after}
+    rows = models.Step.objects.using(story.using).filter(task_id=story.task.pk)
+    signals = models.Step.objects.filter(
+        task_id=OuterRef("task_id"), kind=models.Step.Kind.SIGNAL, name=OuterRef("name")
+    )
+    for row in rows.annotate(answered=Exists(signals)).order_by("pk")[:most].iterator():
+        is_signal = row.kind == models.Step.Kind.SIGNAL
+        yield WorkflowEntry(
+            row, state_of(row, story.task), senders.get(row.name, "") if is_signal else ""
+        )
+
+
+def state_of(row: Any, task: models.Task) -> str:
+    """Return in which of the STATES a row is that was asked whether its signal is there."""
+    if row.kind == models.Step.Kind.STEP:
+        return "kept"
+    if row.kind == models.Step.Kind.SIGNAL:
+        return "sent"
+    if row.kind == models.Step.Kind.SLEEP:
+        word = "slept" if row.until <= task.clock else "sleeping"
+    elif row.result_text:
+        word = "timed_out"
+    else:
+        word = "answered" if row.answered else "waiting"
+    return "ended" if task.outcome and word in ("sleeping", "waiting") else word
 
 
 def running_number(task: models.Task) -> int | None:

@@ -11,7 +11,7 @@ from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
 from django_perfectqueue.inspection.why_waiting import Code
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
-from django_perfectqueue.models import Journal, Status, Step, Task
+from django_perfectqueue.models import Journal, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import Batch
@@ -85,10 +85,8 @@ def journal_facts(episode: inspected.Episode) -> Facts | None:
     }
 
 
-def step_facts(step: Step, *, with_data: bool) -> Facts:
-    return picked(step, "name", "kept_at") | (
-        content("result", step.result_text) if with_data else {}
-    )
+def kept_facts(kept: inspected.WorkflowEntry, *, with_data: bool) -> Facts:
+    return facts_for_programs(kept.facts()) | (content("result", kept.result) if with_data else {})
 
 
 def content(name: str, text: str | None) -> Facts:

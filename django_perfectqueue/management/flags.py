@@ -225,6 +225,7 @@ TEXT = """
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.
 --yes                 Do not ask; needed where there is no terminal.
+answer JSON           What the signal carries, as JSON (default: who sends it).
 data JSON             The data of the task, as JSON; of a Django @task its arguments:
                       {{"kwargs": {{"name": "Ann"}}}}.
 dispatch DISPATCH     Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers in
@@ -232,6 +233,7 @@ dispatch DISPATCH     Dotted path of a Dispatch. Otherwise the setting DISPATCH,
 key KEY               Its name in the queue.
 name USER             Only this user.
 priority N            Larger goes first among the tasks of the same user.
+signal NAME           The name of the signal.
 type TYPE             What handles the task.
 """
 # What argparse is to make of the values that are no plain texts.

@@ -17,7 +17,7 @@ from django_perfectqueue.bulk import Selection
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.steering import describe_action
-from django_perfectqueue.inspection.task import Episode, Story, Try, steps_of
+from django_perfectqueue.inspection.task import Episode, Story, Try, WorkflowEntry, workflow
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
@@ -261,7 +261,7 @@ class TaskPage:
         story = Story(task, using=using)
         own = family(task.pk, using=using, levels=1)
         batch = batch_of(self.command.queue, task.pk)
-        steps = steps_of(task, using=using).iterator()
+        kept = workflow(story)
         listed = story.episodes
         with_data = not options["no_data"]
         if self.command.as_json:
@@ -269,7 +269,7 @@ class TaskPage:
             found |= facts.family_facts(own, batch)
             found["actions"] = [action_facts(one) for one in story.actions]
             found["progress"] = facts.progress_facts(story.progress)
-            found["steps"] = [facts.step_facts(one, with_data=with_data) for one in steps]
+            found["steps"] = [facts.kept_facts(one, with_data=with_data) for one in kept]
             if options["log"] != "none":
                 journals = map(facts.journal_facts, listed)
                 found["journals"] = [journal for journal in journals if journal]
@@ -289,7 +289,7 @@ class TaskPage:
             whole = options["log"] == "all"
             if episode.journal and (whole or (options["log"] == "last" and is_last)):
                 self.print_log(episode.journal.log, whole=whole)
-        self.print_steps(steps, with_data=with_data)
+        self.print_workflow(kept, with_data=with_data)
         if with_data:
             self.print_content("data", content("data", task.payload))
             if task.result_text is not None:
@@ -362,15 +362,17 @@ class TaskPage:
         if attempt.traceback and self.command.verbosity > 1:
             self.print_block(attempt.traceback)
 
-    def print_steps(self, steps: Iterable[models.Step], *, with_data: bool) -> None:
-        for number, step in enumerate(steps):
+    def print_workflow(self, rows: Iterable[WorkflowEntry], *, with_data: bool) -> None:
+        for number, kept in enumerate(rows):
             if not number:
-                self.stdout.write(self.style.MIGRATE_LABEL("Steps"))
-            text = step.name
-            if with_data:
-                [result] = content("result", step.result_text).values()
+                self.stdout.write(self.style.MIGRATE_LABEL("Workflow"))
+            text = f"{kept.row.name} ({kept.word}"
+            text += f", until {local(kept.row.until)}" if kept.row.until else ""
+            text += f", by {kept.by})" if kept.by else ")"
+            if with_data and kept.result is not None:
+                [result] = content("result", kept.result).values()
                 text += ": " + json.dumps(result, ensure_ascii=False)
-            self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
+            self.stdout.write(f"  {local(kept.row.kept_at)} {shortened(on_one_line(text))}")
 
     def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()

@@ -292,6 +292,7 @@ class Migration(migrations.Migration):
                     ("move_task", "Can move task to another queue"),
                     ("edit_task", "Can edit data of task"),
                     ("copy_task", "Can run copy of task"),
+                    ("signal_task", "Can send signal to task"),
                 ],
                 "default_permissions": ("view",),
                 "base_manager_name": "objects",

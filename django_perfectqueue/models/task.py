@@ -202,6 +202,7 @@ class Task(Undeletable):
             ("move_task", "Can move task to another queue"),
             ("edit_task", "Can edit data of task"),
             ("copy_task", "Can run copy of task"),
+            ("signal_task", "Can send signal to task"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key")

@@ -8,12 +8,19 @@ from typing import Literal
 from uuid import uuid4
 
 from django.utils import timezone
+from django.utils.functional import Promise
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
-from django_perfectqueue.payload.codecs import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
+from django_perfectqueue.payload.codecs import (
+    EVERYONE,
+    LIMIT_LENGTH,
+    LIMITS_LENGTH,
+    STEP_LENGTH,
+    TAG_LENGTH,
+)
 
 from . import codecs, context
 from .codecs import JSON, decode
@@ -44,6 +51,22 @@ TIME = Check(
 )
 WAIT = span()
 DURATION = span(above=True)
+SIGNALS = Check(
+    f"a dict from names of signals, of at most {STEP_LENGTH} characters, to labels, or for a"
+    " signal with several answers to a dict from these to labels",
+    lambda value: is_labelled(value, lambda label: is_label(label) or is_labelled(label, is_label)),
+)
+
+
+def is_label(value: object) -> bool:
+    return isinstance(value, str | Promise)
+
+
+def is_labelled(value: object, holds: Callable[[object], bool]) -> bool:
+    """Return whether a value is a dict from names to what holds."""
+    if not isinstance(value, Mapping):
+        return False
+    return all(map(named(STEP_LENGTH).holds, value)) and all(map(holds, value.values()))
 
 
 def checked(what: str, value: object, length: int) -> str:

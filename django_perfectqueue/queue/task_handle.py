@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.codecs import JSON, STEP_LENGTH
 from django_perfectqueue.payload.inputs import Duration
 from django_perfectqueue.store.limits.meters import lane_behind
+from django_perfectqueue.store.records.journal import SIGNAL
 from django_perfectqueue.store.tasks.steer import find
 
 from .submission import IfFailed, Parents, checked_after, checked_if_failed
@@ -218,22 +220,27 @@ class TaskHandle:
         data: JSON = None,
         on_conflict: Literal["raise", "ignore"] = "raise",
         *,
+        by: str = "",
         now: datetime | None = None,
     ) -> bool:
         """
         Send it a signal, for which it waits now or later; return whether it is sent.
 
         The first one of a name counts, and is kept until the task ends: a second one raises
-        AlreadyExistsError, or is ignored. In an open transaction it is sent with the commit. Raise
-        NotFoundError, AlreadyFinishedError where it has ended, or InvalidTaskError for a bad name,
-        or data that can't be submitted either.
+        AlreadyExistsError, or is ignored. In an open transaction it is sent with the commit. ``by``
+        is recorded as the person who sent it. Raise NotFoundError, AlreadyFinishedError where it
+        has ended, or InvalidTaskError for a bad name, or data that can't be submitted either.
         """
         inputs.checked("name of a signal", name, STEP_LENGTH)
         ON_CONFLICT.require("on_conflict", on_conflict, ValueError)
         text = inputs.encoded(data, f"The data of signal '{name}'")
         if why := store.database.too_long(text, using=self.using):
             raise InvalidTaskError(f"The data of signal '{name}' can't be stored: {why}.")
-        is_sent = store.signal(self.id, name, text, using=self.using, now=now)
+        with store.database.together(using=self.using) if by else nullcontext():
+            is_sent = store.signal(self.id, name, text, using=self.using, now=now)
+            if is_sent and by:
+                named, more = [(self.queue.name, self.key)], {SIGNAL: name}
+                store.records.sign(named, "signalled", by=by, more=more, using=self.using)
         if not is_sent and on_conflict == "raise":
             raise AlreadyExistsError(f"Task '{self.key}' has a signal '{name}' already.")
         return is_sent

@@ -231,6 +231,20 @@ def dispatch_here() -> type[Dispatch]:
     return dispatch_at(options().DISPATCH)
 
 
+def signals_of(type_: str) -> Mapping[str, Any]:
+    """Return the signals that the handler of a type declares; none where it has none here."""
+    try:
+        if HAS_TASKS:
+            from django_perfectqueue.backend import base, definition
+
+            if task := base.definition_of(type_):
+                return definition.option_of(task, "signals") or {}
+        return dispatch_here().handler_for(type_).signals
+    except Exception:
+        # Handlers that can't be imported are a worker's to complain of.
+        return {}
+
+
 def known_types(*, using: str) -> Iterator[str]:
     """Yield the types that handlers here, Django's tasks and live workers name."""
     yield from (route for route in dispatch_here().load() if isinstance(route, str))

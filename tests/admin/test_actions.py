@@ -96,6 +96,85 @@ class WhoTests(AdminTestCase):
         self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
 
 
+class SignalTests(AdminTestCase):
+    def waiting(self, key="k1", **options):
+        task = submit(key, now=None, type="decide", **options)
+        drain()
+        return task
+
+    def test_a_button_sends_a_declared_signal_and_who_pressed_it(self):
+        task = self.waiting()
+        response = self.press_verb(task, "Refuse")
+        self.assertEqual(self.reported(response), ["Signal 'approval' is sent."])
+        for label in ("Approve", "Refuse"):
+            self.assertNotContains(response, f'"button">{label}<')
+        self.assertContains(response, '"button">Seen<')
+        drain()
+        drain(ahead="2d")
+        self.assertEqual(task.metadata().result, {"by": "boss", "answer": "no"})
+        page = self.story(task)
+        self.assertNotContains(page, '"button">Seen<')
+        self.assertNotContains(page, "Send a signal")
+
+    def test_who_sent_which_is_in_the_story_and_the_audit_log_without_its_data(self):
+        task = self.waiting()
+        page = self.press_verb(task, "Approve")
+        said = [(describe_action(one), one.by) for one in page.context["actions"]]
+        self.assertEqual(said, [("signal sent: approval", "boss")])
+        self.assertRegex(page.content.decode(), r"approval</strong> signal .*sent .*, by boss")
+        changes = self.client.get("/admin/perfectqueue/change/").content.decode()
+        self.assertIn("signal sent: approval", changes)
+        self.assertNotIn("answer", changes)
+        self.assertIn("approval", LogEntry.objects.get().change_message)
+
+    def test_any_signal_is_sent_with_what_is_typed_in(self):
+        task = self.waiting()
+        page = press(self.client, self.story(task), "Send", name="paid", payload='{"sum": 7}')
+        self.assertEqual(self.reported(page), ["Signal 'paid' is sent."])
+        self.assertContains(page, "&quot;sum&quot;: 7")
+        page = press(self.client, page, "Send", name="seen")
+        self.assertContains(page, "&quot;by&quot;: &quot;boss&quot;")
+
+    def test_what_is_wrong_is_said(self):
+        task = self.waiting()
+        page = self.story(task)
+        for typed, said in (
+            ({"name": "paid", "payload": "{"}, "Data, as JSON: Enter a valid JSON."),
+            ({"name": ""}, "Signal: This field is required."),
+            ({"name": "x" * 101}, "Signal: Ensure this value has at most 100 characters"),
+        ):
+            with self.subTest(typed):
+                [reported] = self.reported(press(self.client, page, "Send", **typed))
+                self.assertIn(said, reported)
+        press(self.client, page, "Approve")
+        [again] = self.reported(press(self.client, page, "Refuse"))
+        self.assertEqual(again, "Task 'k1' has a signal 'approval' already.")
+        task.cancel_request()
+        [ended] = self.reported(press(self.client, page, "Seen"))
+        self.assertEqual(ended, "Task 'k1' has ended: it is cancelled.")
+
+    def test_who_may_not_sees_no_button_and_sends_nothing(self):
+        task = self.waiting()
+        page = self.story(task)
+        self.client.force_login(staff("view_task", "retry_task"))
+        self.assertNotContains(self.story(task), "Approve")
+        self.assertNotContains(self.story(task), "Send a signal")
+        self.assertEqual(press(self.client, page, "Approve").status_code, 403)
+        self.client.force_login(staff("signal_task", name="blind"))
+        self.assertEqual(press(self.client, page, "Approve").status_code, 403)
+        self.client.force_login(staff("view_task", "signal_task", name="clerk"))
+        self.assertContains(self.press_verb(task, "Approve"), "is sent")
+
+    def test_only_a_post_from_our_own_page_does_anything(self):
+        url = reverse("admin:perfectqueue_task_signal", args=[row(self.waiting()).pk])
+        self.assertEqual(self.client.get(url).status_code, 405)
+        strict = Client(enforce_csrf_checks=True)
+        strict.force_login(self.boss)
+        self.assertEqual(strict.post(url, {"name": "approval"}).status_code, 403)
+        gone = reverse("admin:perfectqueue_task_signal", args=[10**9])
+        self.assertEqual(self.client.post(gone, {"name": "approval"}).status_code, 404)
+
+
 class RetryTests(AdminTestCase):
     def test_the_failed_go_back_in_line(self):
         lost, waiting = failed("k1"), submit("k2")

@@ -311,6 +311,12 @@ class ScopeTests(AdminTestCase):
         found = {model: model._base_manager.filter(pk__in=theirs(model)) for model in KEPT}
         return {model: list(rows.order_by("pk").values()) for model, rows in found.items()}
 
+    def test_a_signal_is_sent_to_ones_own_tasks_only(self):
+        for whose, code, count in ((OURS, 302, 1), (THEIRS, 404, 0)):
+            task = Task.objects.get(key=f"{whose}key-1")
+            sent = self.client.post(f"{APP}task/{task.pk}/signal/", {"name": "approved"})
+            self.assertEqual((sent.status_code, task.steps.count()), (code, count))
+
     def test_ones_own_tasks_are_found_and_steered(self):
         names = ("b", "a", 1, 3, 2)
         self.mine = [f"{OURS}key-{name}" for name in names]

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import Step, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
 
 from ..factories import NOON, register, submit
 from .staff import AdminTestCase, staff
@@ -26,6 +27,8 @@ MOST = 15
 def stories(queue):
     """Store tasks with all that can hang on one: limits, tags, parents, children, batches."""
     names = {"queue": queue, "type": "report", "user": "ann", "now": None}
+    submit("workflow", **{**names, "type": "decide"}).signal("paid", {"sum": 7})
+    drain(queue)
     for key in ("p1", "p2"):
         submit(key, **names)
     after = [Queue(queue)["p1"], Queue(queue)["p2"]]

@@ -11,6 +11,7 @@ from django_perfectqueue.models import Account, FairShare, Limit, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.templatetags import perfectqueue
 from django_perfectqueue.templatetags.perfectqueue import duration
+from django_perfectqueue.test import drain
 
 from ..factories import (
     NOON,
@@ -55,6 +56,41 @@ class StoryTests(AdminTestCase):
         self.assertLess(reported["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
         self.assertEqual(shown, durations.long_duration(reported["waited"]))
+
+    def test_a_workflow_is_read_in_its_order(self):
+        task = submit(EVIL, now=None, type="decide")
+        drain()
+        page = self.story(task)
+        kept = [(one.row.name, one.state) for one, _facts in page.context["kept"]]
+        self.assertEqual(kept, [("draft", "kept"), ("approval", "waiting")])
+        self.assertContains(page, "&quot;total&quot;: 7")
+        self.assertNotContains(page, "hunter22")
+        self.assertContains(page, "waits for this signal")
+        self.assertRegex(page.content.decode(), r"since \S.*, until \S")
+        task.signal("approval", {"why": EVIL})
+        task.signal(EVIL)
+        drain()
+        page = self.story(task)
+        kept = [(one.row.name, one.state) for one, _facts in page.context["kept"]]
+        self.assertIn(("approval", "answered"), kept)
+        self.assertIn(("approval", "sent"), kept)
+        self.assertIn(("cooling-off", "sleeping"), kept)
+        self.assertNotContains(page, EVIL)
+        task.cancel_request()
+        self.assertContains(self.story(task), "the task ended first")
+
+    def test_a_wait_that_nothing_has_ended_says_why(self):
+        late, ended = (submit(key, now=None, type="decide") for key in ("late", "ended"))
+        drain()
+        ended.cancel_request()
+        drain(ahead="8d")
+        states = [
+            {one.row.name: one.state for one, _facts in self.story(task).context["kept"]}
+            for task in (late, ended)
+        ]
+        self.assertEqual([one["approval"] for one in states], ["timed_out", "ended"])
+        self.assertContains(self.story(late), "no such signal came in time")
+        self.assertContains(self.story(ended), "the task ended first")
 
     def test_it_takes_few_statements(self):
         register(now=None)

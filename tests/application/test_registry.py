@@ -1,7 +1,9 @@
 from django.test import SimpleTestCase
+from django.utils.translation import gettext_lazy, override
 
 from django_perfectqueue.application import Application, Registry, autodiscover, handler
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.schedules.terms import signals_of
 
 from .. import tasks
 
@@ -35,6 +37,23 @@ class RegistryTests(SimpleTestCase):
         self.assertIs(handler("own", max_attempts=1)(Own), Own)
         self.assertIsNone(Own.max_attempts)
         self.assertEqual(Registry.handler_for("own").max_attempts, 1)
+
+    def test_signals_are_declared_with_labels(self):
+        handler("sign", signals={"approved": gettext_lazy("Watch")})(lambda task: None)
+        with override("de"):
+            shown = {name: str(label) for name, label in signals_of("sign").items()}
+        self.assertEqual(shown, {"approved": "Beobachten"})
+        self.assertEqual((signals_of("report"), signals_of("nobody knows it")), ({}, {}))
+        for signals in (
+            {"approval": {"approved": 1}},
+            "approved",
+            ["approved"],
+            {"": "Approve"},
+            {"x" * 101: "Approve"},
+            {"a": 1},
+        ):
+            with self.subTest(signals), self.assertRaisesMessage(ConfigError, "signals must be a"):
+                handler("wrong", signals=signals)(lambda task: None)
 
     def test_two_handlers_can_not_have_one_type(self):
         """

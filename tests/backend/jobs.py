@@ -37,6 +37,11 @@ def boom(message):
     raise ValueError(message)
 
 
+@task(signals={"approved": "Approve"})
+def approve():
+    """Wait for nothing."""
+
+
 @task
 def halfway():
     progress(0.5, "halfway")

@@ -18,6 +18,7 @@ from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules.terms import signals_of
 from django_perfectqueue.test import drain
 from django_perfectqueue.worker import discovery
 
@@ -231,6 +232,7 @@ class WordTests(TestCase):
             ({"limits": "mail"}, "limits must be a list"),
             ({"on_conflict": "no"}, "on_conflict must be"),
             ({"atomic": 1}, "atomic must be True or False, not 1"),
+            ({"signals": {"approved": 1}}, "signals must be a dict from names of signals"),
         ):
             with self.subTest(words), self.assertRaisesMessage(InvalidTask, message):
                 jobs.add.using(**words)
@@ -247,6 +249,12 @@ class WordTests(TestCase):
     def test_a_row_can_not_keep_a_function(self):
         with self.assertRaisesMessage(InvalidTask, "backoff can't be changed by using()"):
             jobs.add.using(backoff=lambda exception, result: 1).enqueue(1, 2)
+
+    def test_signals_belong_to_the_definition(self):
+        self.assertEqual({**signals_of(jobs.approve.module_path)}, {"approved": "Approve"})
+        self.assertEqual(signals_of(jobs.add.module_path), {})
+        with self.assertRaisesMessage(InvalidTask, "signals can't be changed by using()"):
+            jobs.add.using(signals={"approved": "Approve"}).enqueue(1, 2)
 
     def test_a_word_that_there_is_not(self):
         reported = "Did you mean 'max_attempts'?"

@@ -4,11 +4,13 @@ from django.test import TestCase
 from django.utils.translation import override
 
 from django_perfectqueue import store
+from django_perfectqueue.management.flags import person
 from django_perfectqueue.management.terminal import local
 from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store import Ending, Failure, settle
+from django_perfectqueue.test import drain
 from tests.factories import finish, processor, register, retry, running, submit
 
 from .running import broken, refused, run, run_json
@@ -51,6 +53,31 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"Attempt 2: finished \S+ \S+ after \S+, host/2\n")
         self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
+
+    def test_a_workflow_is_read_in_its_order(self):
+        task = submit("k1", now=None, type="decide")
+        drain()
+        out = run("pq_task", "show", "k1")
+        self.assertRegex(out, r"Workflow\n  \S+ \S+ draft \(step\): \{.*\n")
+        self.assertRegex(out, r"\n  \S+ \S+ approval \(waits for this signal, until \S+ \S+\)\n")
+        run("pq_task", "signal", "k1", "approval", '["yes"]')
+        drain()
+        out = run("pq_task", "show", "k1")
+        self.assertRegex(out, r"\n  \S+ \S+ approval \(has waited for this signal, until ")
+        self.assertRegex(out, rf'\n  \S+ \S+ approval \(signal, by {person()}\): \["yes"\]\n')
+        self.assertRegex(out, r"\n  \S+ \S+ cooling-off \(sleeps, until \S+ \S+\)\n")
+        self.assertRegex(out, r"by +" + re.escape(person()) + ": signal sent: approval, ")
+        [facts] = run_json("pq_task", "show", "k1")
+        found = {(one["kind"], one["name"]): one for one in facts["steps"]}
+        self.assertEqual(found["signal", "approval"]["result"], ["yes"])
+        self.assertEqual(found["signal", "approval"]["by"], person())
+        self.assertEqual(found["wait", "approval"]["state"], "answered")
+        self.assertIsNone(found["wait", "approval"]["result"])
+        self.assertIsNotNone(found["sleep", "cooling-off"]["until"])
+        [bare] = run_json("pq_task", "show", "k1", "--no-data")
+        self.assertFalse(any("result" in one for one in bare["steps"]))
+        drain(ahead="2d")
+        self.assertEqual(task.metadata().result, ["yes"])
 
     def test_a_task_of_a_schedule_says_which_and_for_which_tick(self):
         handle = Schedules().put("nightly", "report", every=60)

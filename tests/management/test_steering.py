@@ -1,4 +1,5 @@
 import io
+import json
 import re
 from contextlib import suppress
 from unittest import mock
@@ -7,8 +8,9 @@ from django.core.management import CommandError
 from django.test import TestCase
 
 from django_perfectqueue.management.flags import person
-from django_perfectqueue.models import DeadLetter
+from django_perfectqueue.models import DeadLetter, Step
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
 from tests.factories import finish, running, status, submit
 
 from .running import Terminal, broken, entered, refused, run, run_json
@@ -348,3 +350,37 @@ class WhoTests(TestCase):
         submit("k1", now=None)
         refused(self, "pq_task", "retry", "k1")
         self.assertEqual(self.actions(), [])
+
+
+class SignalTests(TestCase):
+    def waiting(self):
+        task = submit("k1", now=None, type="decide", queue="orders")
+        drain()
+        return task
+
+    def test_it_is_sent_with_json_or_who_sends_it(self):
+        task = self.waiting()
+        out = run("pq_task", "signal", "k1", "approval", '{"answer": "yes"}', "--queue", "orders")
+        self.assertEqual(out, "Signal 'approval' is sent to task 'k1'.\n")
+        [said] = run_json("pq_task", "signal", "k1", "seen", "--queue", "orders")
+        self.assertEqual(said, {"key": "k1", "done": "signalled", "signal": "seen"})
+        signals = task.metadata().steps.filter(kind=Step.Kind.SIGNAL)
+        data = {one.name: json.loads(one.result_text) for one in signals}
+        self.assertEqual(data, {"approval": {"answer": "yes"}, "seen": {"by": person()}})
+
+    def test_what_is_wrong_is_said_with_an_exit_code(self):
+        task = self.waiting()
+        for arguments, message in (
+            (("k1", "approval"), "Queue 'default' has no task with the key 'k1'. Queue 'orders' h"),
+            (("k1", "approval", "{", "--queue", "orders"), "This is not JSON"),
+            (("k1", "", "--queue", "orders"), "name of a signal must be a text of 1 to 100"),
+            (("k11", "approval", "--queue", "orders"), "the key 'k11'. Did you mean 'k1'?"),
+        ):
+            with self.subTest(arguments):
+                self.assertIn(message, refused(self, "pq_task", "signal", *arguments))
+        run("pq_task", "signal", "k1", "approval", "1", "--queue", "orders")
+        again = refused(self, "pq_task", "signal", "k1", "approval", "--queue", "orders", code=3)
+        self.assertIn("Task 'k1' has a signal 'approval' already.", again)
+        task.cancel_request()
+        ended = refused(self, "pq_task", "signal", "k1", "seen", "--queue", "orders")
+        self.assertIn("Task 'k1' has ended: it is cancelled.", ended)

@@ -529,7 +529,9 @@ class ShownTests(AdminTestCase):
         self.assertContains(page, "&lt;b&gt;charge")
         self.assertContains(page, "&quot;id&quot;: 7")
         self.assertNotContains(page, "hunter2")
-        self.assertRegex(run("pq_task", "show", "k1"), r'Steps\n  \S+ \S+ <b>charge: \{"id": 7')
+        self.assertRegex(
+            run("pq_task", "show", "k1"), r'Workflow\n  \S+ \S+ <b>charge \(step\): \{"id": 7'
+        )
         [story] = run_json("pq_task", "show", "k1")
         self.assertEqual(story["steps"][0]["result"]["id"], 7)
         [story] = run_json("pq_task", "show", "k1", "--no-data")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin
+from django import forms
+from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -23,17 +24,20 @@ from django.views.decorators.http import require_POST
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
+from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.inspection.scope import in_scope, may_see
-from django_perfectqueue.inspection.task import Fact, Story, remark, steps_of
+from django_perfectqueue.inspection.task import Fact, Story, remark, workflow
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.queue import database
+from django_perfectqueue.payload.codecs import STEP_LENGTH
+from django_perfectqueue.queue import Queue, database
+from django_perfectqueue.schedules.terms import signals_of
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts import base, filters
-from ..parts.action_pages import SteeringAdmin
+from ..parts.action_pages import PatchField, SteeringAdmin
 from ..parts.actions import CANCEL, COPY, EDIT, RETRY, VERBS, may, own_operations
 from ..parts.base import Extra, column
 from .batches import family_page, known_to
@@ -42,6 +46,15 @@ from .batches import family_page, known_to
 NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
 ATTEMPTS = 50
 STEPS = 50
+MAY_SIGNAL = "perfectqueue.signal_task"
+
+
+class SignalForm(forms.Form):
+    """A signal by its name, and what it carries: without that, who sends it and the answer."""
+
+    name = forms.CharField(label=_("Signal"), max_length=STEP_LENGTH, strip=False)
+    answer = forms.CharField(required=False, widget=forms.HiddenInput)
+    payload = PatchField(label=_("Data, as JSON"), required=False)
 
 
 @admin.register(models.Task)
@@ -126,13 +139,31 @@ class TaskAdmin(SteeringAdmin):
             "verbs": verbs,
             "is_watched": row.is_watched,
             **task_story(row, using=database(), sees_all=may_see(request, None)),
+            **self.signals(request, row),
             **relatives,
         }
+
+    def signals(self, request: HttpRequest, task: models.Task) -> dict[str, object]:
+        """Return what a person may send: name, answer and label of each declared one not sent."""
+        if task.outcome or not request.user.has_perm(MAY_SIGNAL):
+            return {}
+        sent: Any = ()
+        if declared := signals_of(task.type):
+            rows = models.Step.objects.using(database()).filter(task_id=task.pk)
+            sent = set(rows.filter(kind=models.Step.Kind.SIGNAL).values_list("name", flat=True))
+        buttons = [
+            (name, answer, label)
+            for name, labels in declared.items()
+            if name not in sent
+            for answer, label in (labels if isinstance(labels, Mapping) else {"": labels}).items()
+        ]
+        return {"signal_form": SignalForm(), "signals": buttons}
 
     def get_urls(self) -> list[URLPattern]:
         watch = require_POST(self.watch_view)
         return [
             self.view_path("<int:task_id>/watch/", watch, "task_watch"),
+            self.view_path("<int:pk>/signal/", require_POST(self.signal_view), "task_signal"),
             self.view_path("known/", self.known_view, "known"),
             *super().get_urls(),
         ]
@@ -161,6 +192,30 @@ class TaskAdmin(SteeringAdmin):
             else:
                 person = str(request.user.pk)
                 models.Watch.objects.using(database()).get_or_create(task_id=task_id, person=person)
+        return HttpResponseRedirect(self.way_back(request))
+
+    def signal_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Send a signal to a task; say so, or why not."""
+        if not (self.has_view_permission(request) and request.user.has_perm(MAY_SIGNAL)):
+            raise PermissionDenied
+        task = in_scope(filters.plain(), request, "user").filter(pk=pk).first()
+        if task is None:
+            raise Http404
+        form, by = SignalForm(request.POST), str(request.user)
+        if form.is_valid():
+            name, answer, data = form.cleaned_data.values()
+            if data is None:
+                data = {"by": by, "answer": answer} if answer else {"by": by}
+            try:
+                Queue(task.queue, using=database())[task.key].signal(name, data, by=by)
+                self.log_change(request, task, f"Signal: {printable(name)}")
+                text, level = gettext("Signal '%s' is sent."), messages.SUCCESS
+                self.message_user(request, text % printable(name), level)
+            except TaskError as error:
+                self.message_user(request, printable(str(error)), messages.ERROR)
+        for name, errors in form.errors.items():
+            text = f"{form.fields[name].label}: {' '.join(map(str, errors))}"
+            self.message_user(request, text, messages.ERROR)
         return HttpResponseRedirect(self.way_back(request))
 
     def fitting_verbs(self, request: HttpRequest, task: models.Task) -> list[object]:
@@ -277,7 +332,7 @@ def narrowed(letter: models.DeadLetter, name: str, shown: SafeString | None = No
 def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any]:
     """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
     story = Story(task, using=using, most=ATTEMPTS)
-    steps = list(steps_of(task, using=using)[: STEPS + 1])
+    kept = list(workflow(story, STEPS + 1))
     letter = story.letter
     return {
         "badge": cells.badge(task.status),
@@ -288,8 +343,9 @@ def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any
         "times": shown_facts(story, story.times()),
         "line": shown_facts(story, story.counts()) if story.ticket else [],
         "letter": letter,
-        "steps": steps,
-        "steps_shown": STEPS,
+        "kept": [(one, shown_facts(story, one.facts())) for one in kept[:STEPS]],
+        "kept_more": len(kept) > STEPS,
+        "kept_shown": STEPS,
         "actions": story.actions,
         "progress": story.progress,
         "attempts": story.episodes,

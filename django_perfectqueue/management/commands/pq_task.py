@@ -22,7 +22,7 @@ from django_perfectqueue.payload.inputs import merged
 from ..base import CommandOptions, QueueCommand
 from ..flags import FILTERS, MANY, person
 from ..listing import CHOICES, list_tasks, no_group, no_tasks, selection_of, show_tasks, with_hint
-from ..terminal import Column, ProgressLine, plural
+from ..terminal import Column, ProgressLine, parsed, plural
 from ..verbs import NounCommand, Subcommand
 
 PAGE = 500
@@ -352,6 +352,16 @@ def priority(command: NounCommand, options: CommandOptions) -> None:
     steer_each("priority", command, options)
 
 
+def signal(command: NounCommand, options: CommandOptions) -> None:
+    """Send a signal to a task, for which it waits now or later."""
+    key, name, answer = options["names"], options["signal"], options["answer"]
+    task, by = command.queue[key], person()
+    with with_hint(task):
+        task.signal(name, {"by": by} if answer is None else parsed(answer), by=by)
+    facts = {"key": key, "done": "signalled", "signal": name}
+    command.answer(facts, f"Signal '{name}' is sent to task '{key}'.")
+
+
 def delete(command: NounCommand, options: CommandOptions) -> None:
     """Delete tasks that have ended; without --status those that did not finish."""
     steer("delete", command, options)
@@ -366,6 +376,7 @@ class Command(NounCommand):
         "pq_task list --status failed --since 2h",
         "pq_task show order-42",
         "pq_task retry order-42 order-43",
+        """pq_task signal order-42 approved '{"by": "ann"}'""",
         "pq_task retry --type report.draw --since 10:00 --rate 50/s --dry-run",
         "pq_task cancel --user acme --yes",
         "pq_task delete --status finished --until 30d --yes",
@@ -380,5 +391,6 @@ class Command(NounCommand):
         "edit": Subcommand(edit, "*", f"{STEERED} --patch!"),
         "copy": Subcommand(copy, "+", "--queue --from-step"),
         "priority": Subcommand(priority, "+", "priority --queue"),
+        "signal": Subcommand(signal, "1", "signal answer? --queue"),
         "delete": Subcommand(delete, "*", STEERED),
     }

@@ -170,7 +170,8 @@ def locked(db: Session, task_id: int) -> dict[str, int]:
 
 LONGEST_NAME = 255
 BATCH = 500
-DID = "did"
+# In a record: what was done, and the name of a signal that was sent.
+DID, SIGNAL = "did", "signal"
 
 
 def sign(

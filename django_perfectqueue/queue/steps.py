@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,7 +170,8 @@ class Steps:
             now, signal = store.look_for_signal(task.lease.task_id, name, **terms)
             if kind == Kind.WAIT and signal is not None:
                 return signal
-        wait = store.Wait(kind, name, end(now))
+        # In UTC: elsewhere a day has 25 hours when the clocks go back.
+        wait = store.Wait(kind, name, end(now.astimezone(timezone.utc)))
         if row:
             wait = wait._replace(until=row.until, id=row.id, since=row.since)
         left = math.inf if wait.until is None else (wait.until - now).total_seconds()

@@ -33,6 +33,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain, eager
 from django_perfectqueue.worker.database.link import prepare_for_fork
 
+from ..admin.staff import AdminTestCase
+from ..management.running import run, run_json
 from ..worker.runners import runner_for
 
 SOON = timedelta(hours=1)
@@ -514,8 +516,14 @@ class SteerTests(TransactionTestCase):
 
     def test_a_copy_has_the_same_children(self):
         end("child")
-        again().step("after", lambda: 1)
-        Queue()["parent"].copy("copy", from_step="after")
+        task = again()
+        task.step("after", lambda: 1)
+        task.run("later", "mail", key="later", run_at="1h")
+        copy = Queue()["parent"].copy("copy", from_step="after")
+        found = family(copy.id, using="default").parents
+        self.assertEqual([(one.key, link.state) for one, link in found], [("child", "met")])
+        Queue()["parent"].force_finish()
+        self.assertEqual(Queue().purge(0), 1)
         task = again("copy")
         self.assertEqual(task.run("child", "mail"), self.child)
         self.assertEqual(task.join(self.child), ["child"])
@@ -551,6 +559,40 @@ def joins(task):
 async def whole_in_a_loop(task):
     part = await task.arun("part", "children.part", {"n": 4})
     return await task.ajoin(part)
+
+
+class ShownTests(AdminTestCase):
+    def test_the_pages_and_the_command_show_them(self):
+        task = take(user="ann")
+        child = task.run("child", "children.part", {"n": 1}, key="child")
+        # It waits for its parent: of these two none is to the right.
+        task.run("later", "mail", key="later", after=[Queue()["parent"]])
+        waits(task, child)
+        pages = [
+            f"/admin/perfectqueue/task/{Queue()[key].id}/change/" for key in ("parent", "child")
+        ]
+        for page in pages:
+            self.assertContains(self.client.get(page), "has run it, or joins it")
+        self.assertContains(self.client.get(pages[0]), "waits for these tasks")
+        # Who cancels the child does not cancel its parent.
+        self.assertNotContains(self.client.get(pages[1]), "with all that wait for it")
+        shown = run("pq_task", "show", "parent")
+        self.assertIn("runs or joins", shown)
+        self.assertRegex(shown, r"child \(waiting\), later \(blocked\)")
+        self.assertIn("followed by", run("pq_task", "show", "child"))
+        [facts] = run_json("pq_task", "show", "parent")
+        self.assertEqual({one["if_failed"] for one in facts["parents"]}, {"joined"})
+
+    def test_what_children_have_returned_is_not_shown_with_the_join(self):
+        task = take()
+        child = task.run("child", "mail", key="child")
+        end("child", result={"password": "hunter2"})
+        self.assertEqual(task.join(child), [{"password": "hunter2"}])
+        page = self.client.get(f"/admin/perfectqueue/task/{task.lease.task_id}/change/")
+        self.assertContains(page, "has waited for these tasks")
+        self.assertNotContains(page, "hunter2")
+        for options in ((), ("--json",)):
+            self.assertNotIn("hunter2", run("pq_task", "show", "parent", *options))
 
 
 class HelperTests(TransactionTestCase):

@@ -4,7 +4,7 @@ from django.core.files.uploadedfile import UploadedFile
 
 from .models import Upload
 
-LARGEST = 1_000_000
+LARGEST = 10_000_000
 
 
 class UploadForm(forms.ModelForm):
@@ -15,5 +15,5 @@ class UploadForm(forms.ModelForm):
     def clean_file(self) -> UploadedFile:
         file: UploadedFile = self.cleaned_data["file"]
         if (file.size or 0) > LARGEST:
-            raise ValidationError("A file may have 1 MB.")
+            raise ValidationError("A file may have 10 MB.")
         return file

@@ -36,6 +36,10 @@ def overwriting() -> FileSystemStorage:
     return FileSystemStorage(allow_overwrite=True)
 
 
+# A file of more bytes is read once someone has approved of it.
+LARGE = 1_000_000
+
+
 class Upload(models.Model):
     """A file of sales, as the customer sent it."""
 
@@ -51,6 +55,10 @@ class Upload(models.Model):
 
     def __str__(self) -> str:
         return f"{self.customer.slug}/{self.name}"
+
+    @property
+    def is_large(self) -> bool:
+        return self.file.size > LARGE
 
     @property
     def summarise_key(self) -> str:

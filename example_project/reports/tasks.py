@@ -58,6 +58,10 @@ class SummaryDecider(Decider):
     def defect_found(self, defect: DefectError) -> None:
         self.task.fail("DefectError", str(defect))
 
+    def not_approved(self, answer: Any) -> None:
+        why = f"{answer.get('by')} refused" if answer else "Nobody approved within a day"
+        self.task.fail("NotApproved", f"{why}: the file is large.")
+
     def figures_found(self, upload: Upload, figures: dict[str, Any]) -> None:
         """Store the figures and submit the next task: both, or neither."""
         with transaction.atomic():
@@ -73,14 +77,22 @@ class SummaryDecider(Decider):
                 drawing.enqueue(upload=upload.pk)
 
 
-@handler("reports.summarise")
+@handler("reports.summarise", signals={"approval": {"approved": "Approve", "refused": "Refuse"}})
 class Summarise(Application):
-    """Read an upload, store its figures, and have its chart drawn."""
+    """
+    Read an upload, store its figures, and have its chart drawn.
+
+    A large one waits until someone approves of it in the admin, and holds no worker meanwhile.
+    """
 
     decider = SummaryDecider
 
     def perform(self) -> Any:
         upload = Upload.objects.select_related("customer").get(pk=self.task.data["upload"])
+        if upload.is_large:
+            answer: Any = self.task.wait_for("approval", timeout="1d")
+            if not answer or answer.get("answer") != "approved":
+                return self.decide("not_approved", answer=answer)
         with upload.file.open() as file:
             content = file.read()
         try:

@@ -2,7 +2,17 @@
 
 from django.contrib.auth.models import Group
 
-from django_perfectqueue import aversion, current_task, progress, step, version
+from django_perfectqueue import (
+    asleep,
+    aversion,
+    await_for,
+    current_task,
+    progress,
+    sleep,
+    step,
+    version,
+    wait_for,
+)
 from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
@@ -60,6 +70,20 @@ def stepping():
 @task
 async def stepping_async():
     return await current_task().astep("charge", later.func, 7)
+
+
+@task
+def approve():
+    answer = wait_for("approved")
+    sleep("cooling-off", 60)
+    return answer
+
+
+@task
+async def approve_async():
+    answer = await await_for("approved")
+    await asleep("cooling-off", 60)
+    return answer
 
 
 @task

@@ -108,6 +108,19 @@ class RunTests(TestCase):
         run_due()
         self.assertEqual(task.join(result), [3])
 
+    def test_a_function_waits_for_a_signal_and_for_a_time(self):
+        for job in (jobs.approve, jobs.approve_async):
+            with self.subTest(job.module_path), case.listening("task_finished") as heard:
+                result = job.enqueue()
+                self.assertEqual(run_due().words, ["suspended"])
+                result.refresh()
+                self.assertEqual((result.status, result.errors), ("READY", []))
+                Queue()[result.id].signal("approved", 7)
+                self.assertEqual(run_due(ahead="1h").words, ["suspended", "finished"])
+                result.refresh()
+                self.assertEqual((result.return_value, result.attempts), (7, 1))
+                self.assertEqual(len(heard), 1)
+
     def test_sys_exit_fails_the_task_and_nothing_else(self):
         result = self.run_one(jobs.leave, words=("failed",))
         self.assertIs(result.errors[0].exception_class, SystemExit)

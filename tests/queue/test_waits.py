@@ -31,7 +31,7 @@ from django_perfectqueue.exceptions import (
     WaitInTransactionError,
 )
 from django_perfectqueue.fairness import set_limit
-from django_perfectqueue.models import Account, Attempt, DependencyEvent, Step, Ticket
+from django_perfectqueue.models import Account, Attempt, DependencyEvent, Meter, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes.wake import event_rounds, rounds
 from django_perfectqueue.store.tasks import settle, steps
@@ -468,6 +468,24 @@ class SteeredTests(HandTestCase, TestCase):
         set_limit("default", scope="queue", paused=False)
         self.assertEqual(self.again().wait_for("approved"), 1)
 
+    def test_a_limit_is_left_and_its_rate_counts_each_start(self):
+        set_limit("api", max_running=1, rate=2, period=3600)
+        handle = self.waiting(limits=["api"])
+        self.assertEqual(Meter.objects.get().running, 0)
+        handle.signal("approved")
+        self.again().finish()
+        Queue().submit("k2", "order", limits=["api"])
+        self.assertIsNone(self.again())
+
+    def test_a_batch_goes_on_with_it(self):
+        with Queue().batch("b") as batch:
+            batch.submit("k1", "order")
+        handle = self.waiting()
+        self.assertEqual(batch.progress().finished, 0)
+        handle.signal("approved")
+        self.again().finish()
+        self.assertEqual(batch.progress().finished, 1)
+
     def test_code_that_waits_for_something_else_by_now(self):
         self.wait(self.take(), "approved", "1d")
         task = self.again(DAY + HOUR)
@@ -669,6 +687,14 @@ class RaceTests(HandTestCase, TransactionTestCase):
     def signals(self):
         rows = Step.objects.filter(kind=KINDS.SIGNAL)
         return list(rows.values_list("result_text", flat=True))
+
+    def test_eager_with_real_commits(self):
+        with eager():
+            handle = Queue().submit("k1", "waits.in-a-loop")
+            with transaction.atomic():
+                handle.signal("approved", 1)
+                self.assertEqual(self.status(), "blocked")
+            self.assertEqual(self.status(), "scheduled")
 
     def test_a_commit_without_an_answer_is_no_conflict(self):
         self.waiting()

@@ -27,6 +27,7 @@ __all__ = [
     "__version__",
     "asleep",
     "asleep_until",
+    "aversion",
     "await_for",
     "current_task",
     "log",
@@ -126,6 +127,7 @@ def wait_for(name: str, timeout: timedelta | float | str | None = None) -> JSON:
     return result
 
 
+aversion = sync_to_async(version)
 asleep = sync_to_async(sleep)
 asleep_until = sync_to_async(sleep_until)
 await_for = sync_to_async(wait_for)

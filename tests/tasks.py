@@ -170,6 +170,34 @@ def steps(task):
     return os.getpid()
 
 
+def part_of(task, number):
+    """Return the terms of a child; each second one waits for the gate."""
+    return f"part {number}", ("note", "wait")[number % 2], task.data
+
+
+@handler("family", retry_wait=0)
+def family(task):
+    """Run two children, join them when there is a file, and run one more."""
+    parts = [task.run(*part_of(task, number)) for number in range(2)]
+    note(task, "between")
+    if task.data.get("stop"):
+        wait_for(task.data["stop"])
+    task.join(*parts)
+    last = task.run(*part_of(task, 2))
+    task.join(last)
+    return [part.key for part in [*parts, last]]
+
+
+@handler("family-in-a-loop")
+async def family_in_a_loop(task):
+    parts = [await task.arun(*part_of(task, number)) for number in range(2)]
+    note(task, "between")
+    await task.ajoin(*parts)
+    last = await task.arun(*part_of(task, 2))
+    await task.ajoin(last)
+    return [part.key for part in [*parts, last]]
+
+
 @handler("steps-in-a-loop")
 async def steps_in_a_loop(task):
     await task.astep("first", note, task, "first")

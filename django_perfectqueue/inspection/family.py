@@ -25,6 +25,7 @@ WHENS = {
     **{mode.value: mode.name.lower() for mode in models.IfFailed},
     **{when.value: when.name.lower() for when in When},
 }
+JOINED = WHENS[When.JOINED]
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
 # The first links from some tasks, and whether from where each leads others lead on.
 LINKS = """
@@ -78,7 +79,8 @@ class FamilyLink:
     """
     One task waits for another, or for a batch; ``state`` is *awaited*, *failed* or *met*.
 
-    ``mode`` is its ``if_failed``, or the ``when`` of a callback.
+    ``mode`` is its ``if_failed``, or the ``when`` of a callback; or JOINED where the child has run
+    the parent, or joins it.
     """
 
     parent: int
@@ -115,8 +117,13 @@ class Family:
 
     @property
     def waiting(self) -> list[Relative]:
-        """The children that wait for it, or were cancelled as it has not finished."""
-        return [child for child, link in self.children if link.state != "met"]
+        """
+        The children that wait for it, or were cancelled as it has not finished; not those that
+        join it.
+        """
+        return [
+            child for child, link in self.children if link.state != "met" and link.mode != JOINED
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ BOUNDS, BOUNDS_IF_NOTIFIED = (0.02, 0.5), (0.5, 5.0)
 
 COLUMNS = ("pk", "status", "tries", "ticket__watched")
 
+# How a task that was joined has not ended.
+DELETED, LATE = "deleted", "late"
+
 T = TypeVar("T")
 
 ERRORS: dict[str, type[exceptions.TaskFailedError]] = {
@@ -38,7 +41,8 @@ class End:
     """
     How a task has ended.
 
-    ``status`` is finished, failed, cancelled or expired. Unless it has finished, ``error``
+    ``status`` is finished, failed, cancelled or expired; of a task that was joined also
+    *deleted*, or *late* where it has not ended in time. Unless it has finished, ``error``
     is the class of the error or a word such as "lost", and ``message`` what that said.
     """
 
@@ -53,8 +57,15 @@ class End:
         Return what the handler returned, or None.
 
         Raise TaskFailedError, TaskCancelledError or TaskExpiredError when the task has not
-        finished, PayloadError when its result can't be read.
+        finished, NotFoundError where it was deleted, WaitTimeoutError where it was late,
+        PayloadError when its result can't be read.
         """
+        if self.status == DELETED:
+            raise exceptions.NotFoundError(f"Task '{self.key}' was deleted, or there was none.")
+        if self.status == LATE:
+            raise exceptions.WaitTimeoutError(
+                f"Task '{self.key}' has not ended in the time that was given to wait for it."
+            )
         if self.status != Outcome.FINISHED:
             kind = ERRORS.get(self.status, exceptions.TaskFailedError)
             raise kind(self.key, self.status, self.error, self.message)

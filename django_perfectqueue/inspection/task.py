@@ -289,6 +289,8 @@ STATES = {
     "timed_out": _("no such signal came in time"),
     "sleeping": _("sleeps"),
     "slept": _("has slept"),
+    "joining": _("waits for these tasks"),
+    "joined": _("has waited for these tasks"),
     "ended": _("the task ended first"),
 }
 SINCE = {models.Step.Kind.STEP: _("kept"), models.Step.Kind.SIGNAL: _("sent")}
@@ -308,8 +310,12 @@ class WorkflowEntry:
 
     @property
     def result(self) -> str | None:
-        """What was returned or sent, as it is stored; None of a wait that a signal ends."""
-        return self.row.result_text or None
+        """
+        What was returned or sent, as it is stored; None of a wait that a signal ends, and of one
+        for tasks, which have their results.
+        """
+        is_join = self.row.kind == models.Step.Kind.JOIN
+        return None if is_join else self.row.result_text or None
 
     def facts(self) -> list[Fact]:
         row = self.row
@@ -346,11 +352,13 @@ def state_of(row: Any, task: models.Task) -> str:
         return "sent"
     if row.kind == models.Step.Kind.SLEEP:
         word = "slept" if row.until <= task.clock else "sleeping"
+    elif row.kind == models.Step.Kind.JOIN:
+        word = "joined" if row.result_text else "joining"
     elif row.result_text:
         word = "timed_out"
     else:
         word = "answered" if row.answered else "waiting"
-    return "ended" if task.outcome and word in ("sleeping", "waiting") else word
+    return "ended" if task.outcome and word in ("sleeping", "waiting", "joining") else word
 
 
 def running_number(task: models.Task) -> int | None:

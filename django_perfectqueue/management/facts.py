@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection import task as inspected
-from django_perfectqueue.inspection.family import Family, FamilyLink, Relative
+from django_perfectqueue.inspection.family import JOINED, Family, FamilyLink, Relative
 from django_perfectqueue.inspection.why_waiting import Code
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
@@ -144,8 +144,11 @@ def batch_facts(batch: Batch) -> Facts:
 
 def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str]]:
     """Yield the lines of a task's family, each with its label."""
-    if found.parents:
-        yield "waits for", listed(found.parents, more=found.more)
+    joined = [pair for pair in found.parents if pair[1].mode == JOINED]
+    if parents := [pair for pair in found.parents if pair not in joined]:
+        yield "waits for", listed(parents, more=found.more)
+    if joined:
+        yield "runs or joins", listed(joined, more=found.more)
     if found.children:
         yield "followed by", listed(found.children, more=found.more)
     if batch:
@@ -163,7 +166,7 @@ def listed(pairs: Sequence[tuple[Relative, FamilyLink]], *, more: bool) -> str:
 def described(one: Relative, link: FamilyLink) -> str:
     name = f"batch {one.key}" if one.is_batch else one.key
     option = "when" if link.parent < 0 else "if_failed"
-    mode = "" if link.mode == "wait" else f", {option}={link.mode}"
+    mode = "" if link.mode in ("wait", JOINED) else f", {option}={link.mode}"
     return f"{name} ({one.word}{mode})"
 
 

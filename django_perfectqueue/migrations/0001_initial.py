@@ -1011,6 +1011,7 @@ class Migration(migrations.Migration):
                             (1, "signal"),
                             (2, "wait for a signal"),
                             (3, "sleep"),
+                            (4, "wait for tasks"),
                         ],
                         db_default=0,
                         verbose_name="kind",
@@ -1907,7 +1908,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependency",
             constraint=models.CheckConstraint(
-                condition=models.Q(("if_failed__range", (0, 5)), ("state__range", (0, 3))),
+                condition=models.Q(("if_failed__range", (0, 6)), ("state__range", (0, 3))),
                 name="perfectqueue_dependency_values",
             ),
         ),
@@ -1937,7 +1938,7 @@ class Migration(migrations.Migration):
             model_name="step",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("kind__range", (0, 3)),
+                    ("kind__range", (0, 4)),
                     django_perfectqueue.models.fields.IsTime("kept_at"),
                     django_perfectqueue.models.fields.IsTime("until"),
                 ),

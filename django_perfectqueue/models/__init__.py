@@ -9,6 +9,7 @@ changes on the way. Neither has an index on a column that the other phase writes
 from django_perfectqueue.payload.codecs import EVERYONE as EVERYONE
 
 from .batch import DISCARDED_GROUP as DISCARDED_GROUP
+from .batch import JOINED as JOINED
 from .batch import Batch as Batch
 from .batch import BatchDelta as BatchDelta
 from .batch import BatchMember as BatchMember

@@ -78,8 +78,8 @@ class BatchDelta(models.Model):
 # Which tasks wait for which, and what has yet to be done about it.
 
 
-# The last of what a callback of a batch waits for, which stands in ``if_failed``, too.
-LAST_WHEN = 5
+# What a callback of a batch waits for, and a task that joins others, stands in ``if_failed``, too.
+JOINED = 6
 
 
 class IfFailed(models.IntegerChoices):
@@ -90,14 +90,15 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
-@readable(if_failed=(IfFailed.WAIT.value, LAST_WHEN))
+@readable(if_failed=(IfFailed.WAIT.value, JOINED))
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.
 
     A dependency is NEW until the parent's ticket is marked as followed, and then AWAITED. It is
     FAILED when the parent has ended without finishing and ``if_failed`` is not RUN, and MET
-    when the child no longer waits for it.
+    when the child no longer waits for it. Where it is JOINED the child has run the parent, or
+    joins it, while it runs itself.
     """
 
     class State(models.IntegerChoices):

@@ -355,6 +355,7 @@ class Step(models.Model):
         SIGNAL = 1, _("signal")
         WAIT = 2, _("wait for a signal")
         SLEEP = 3, _("sleep")
+        JOIN = 4, _("wait for tasks")
 
     task = of_task("steps")
     kind = models.SmallIntegerField(_("kind"), choices=Kind.choices, db_default=Kind.STEP.value)

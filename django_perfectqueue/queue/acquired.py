@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec
 
 from asgiref.sync import sync_to_async
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,19 +18,24 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.running import running
-from django_perfectqueue.models import PARKED_FROM
+from django_perfectqueue.models import PARKED_FROM, Outcome
 from django_perfectqueue.models.batch import DISCARDED_GROUP
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import Duration, encoded, moment
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
+from .children import ERRORS, Join, run_child
 from .reporting import ReportingTask
 from .steps import Kind, MaybeCommitted, Steps, encoded_result, in_transaction, maybe_committed
-from .submission import Parents
+from .submission import Parents, parent_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .queue import Queue
+    from .submission import TaskOptions, Waited
+    from .task_handle import TaskHandle
 
 
 P = ParamSpec("P")
@@ -287,9 +292,68 @@ class AcquiredTask(ReportingTask):
         is None, and stays so.
         """
         wait = None if timeout is None else timedelta(seconds=wait_of("wait_for()", timeout))
-        return self._wait(Kind.WAIT, name, lambda now: now + wait if wait is not None else None)
+        return self._wait(Kind.WAIT, name, lambda now: None if wait is None else now + wait)
+
+    def run(
+        self,
+        name: str,
+        type: str,  # noqa: A002
+        data: object = None,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> TaskHandle:
+        """
+        Store a task as a child of this one, once, as a kept step of this name; return it.
+
+        A later attempt gets the same child. It is stored with the record of the step, or in an
+        atomic handler or a transaction of yours with that. Its ``queue`` and ``user`` are those of
+        this task if nothing else is said, and its ``key`` a new UUID; the ``options`` are those of
+        a submit. It is kept until this task has finished, and goes on if this is cancelled. Raise
+        what step() and submit() do.
+        """
+        from .queue import Queue
+
+        if options.get("user") is None:
+            options["user"] = self.user
+        to = Queue(queue or self.lease.queue, using=self.lease.using)
+        submit = partial(to.submit, key, type, data, **options)
+        found, key = run_child(self._opened_steps(), name, submit)
+        return Queue(found, using=self.lease.using)[key]
+
+    def join(
+        self,
+        *tasks: Waited,
+        timeout: Duration | None = None,
+        errors: Literal["raise", "return"] = "raise",
+    ) -> list[Any]:
+        """
+        Return what the handlers of tasks have returned, in order, once all have ended.
+
+        Any tasks of this database: it waits for them without a processor, as sleep() does, and
+        tasks that end while it waits start it again. What has come of them is kept: it is the same
+        in later attempts, whatever becomes of the tasks. For the first that has not finished raise
+        TaskFailedError or one of its kinds, NotFoundError where it was deleted, or WaitTimeoutError
+        where it has not ended within the ``timeout``, which begins when this is reached first; or
+        with ``errors="return"`` return an End in its place, which says so. Raise InvalidTaskError
+        where one of them waits for this task, or for bad terms, and WaitInTransactionError as
+        sleep() does.
+        """
+        ERRORS.require("errors", errors, exceptions.InvalidTaskError)
+        wait = None if timeout is None else timedelta(seconds=wait_of("join()", timeout))
+        found = [parent_of(one, self.lease.queue, self.lease.using) for one in tasks]
+        steps = self._opened_for_wait()
+        join = Join(steps, found, lambda now: None if wait is None else now + wait)
+        ends = join.ends() if found else []
+        if errors == "return":
+            return [one.result() if one.status == Outcome.FINISHED else one for one in ends]
+        return [one.result() for one in ends]
 
     def _wait(self, kind: Kind, name: str, end: Callable[[datetime], datetime | None]) -> JSON:
+        return self._opened_for_wait().wait(kind, name, end)
+
+    def _opened_for_wait(self) -> Steps:
         self._refuse_if_settled()
         if self.deferred is not None or in_transaction():
             raise exceptions.WaitInTransactionError(
@@ -298,7 +362,7 @@ class AcquiredTask(ReportingTask):
             )
         if self.parting is not None:
             self._leave(self.parting)
-        return self._opened_steps().wait(kind, name, end)
+        return self._opened_steps()
 
     def _suspend(self, wait: store.Wait) -> NoReturn:
         """Have the attempt end until a wait is over: at once where nobody runs it who would."""
@@ -500,6 +564,8 @@ class AcquiredTask(ReportingTask):
     asleep = twin(sleep)
     asleep_until = twin(sleep_until)
     await_for = twin(wait_for)
+    arun = twin(run)
+    ajoin = twin(join)
     adiscard = twin(discard)
 
 

@@ -58,6 +58,12 @@ def lock_lease(db: Session, lease: Lease) -> None:
         raise PreemptedError(why_not_held(db, lease))
 
 
+def hold(lease: Lease, *, using: str) -> None:
+    """Do so in a transaction of the caller's."""
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+
+
 @retry_transaction
 def refusal(lease: Lease, *, using: str) -> PreemptedError:
     """Return the error for a lease that does not hold; it says in which state the task is."""

@@ -2,7 +2,17 @@
 
 from django.contrib.auth.models import Group
 
-from django_perfectqueue import asleep, await_for, current_task, progress, sleep, step, wait_for
+from django_perfectqueue import (
+    asleep,
+    aversion,
+    await_for,
+    current_task,
+    progress,
+    sleep,
+    step,
+    version,
+    wait_for,
+)
 from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
@@ -193,3 +203,18 @@ def enrol(name, error=""):
     if error:
         raise ValueError(error)
     return name
+
+
+@task
+def family(numbers):
+    """Return what children have returned."""
+    mine = current_task()
+    parts = [mine.run(f"part {n}", "echo", n) for n in numbers]
+    return [version("v2"), *mine.join(*parts)]
+
+
+@task
+async def family_async(numbers):
+    mine = current_task()
+    parts = [await mine.arun(f"part {n}", "echo", n) for n in numbers]
+    return [await aversion("v2"), *await mine.ajoin(*parts)]

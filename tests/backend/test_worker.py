@@ -94,6 +94,20 @@ class RunTests(TestCase):
         self.assertEqual(result.return_value, 1)
         self.assertEqual(self.run_one(jobs.stepping_async).return_value, {"value": 7})
 
+    def test_a_function_runs_and_joins_others(self):
+        for task in (jobs.family, jobs.family_async):
+            result = task.enqueue([1, 2])
+            words = [run.word for run in run_due()]
+            self.assertEqual(words, ["suspended", "finished", "finished", "finished"])
+            result.refresh()
+            self.assertEqual(result.return_value, [True, 1, 2])
+
+    def test_a_task_joins_what_was_enqueued(self):
+        Queue().submit("parent", "echo")
+        task, result = Queue().poll(), jobs.add.enqueue(1, 2)
+        run_due()
+        self.assertEqual(task.join(result), [3])
+
     def test_a_function_waits_for_a_signal_and_for_a_time(self):
         for job in (jobs.approve, jobs.approve_async):
             with self.subTest(job.module_path), case.listening("task_finished") as heard:

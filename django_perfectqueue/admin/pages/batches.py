@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from django.contrib import admin
@@ -154,6 +155,7 @@ WORDS = {
     "done": _("when all have ended"),
     "finished": _("when all have finished"),
     "failed": _("when some have not finished"),
+    family.JOINED: _("has run it, or joins it"),
 }
 
 
@@ -161,8 +163,12 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
     """Return what the template shows; a graph where there are at most MOST tasks."""
     known = known_to(request, site)
     found = family.family(task.pk, using=database(), levels=LEVELS, known=known)
+    drawn = None
+    # A task may run one that waits for it: there is no place to the right of both.
+    with suppress(CycleError):
+        drawn = graph(found, request) if 1 < len(found.relatives) <= family.MOST else None
     return {
-        "graph": graph(found, request) if 1 < len(found.relatives) <= family.MOST else None,
+        "graph": drawn,
         "parents": [relative_row(one, link, request) for one, link in found.parents],
         "children": [relative_row(one, link, request) for one, link in found.children],
         "family_more": found.more,

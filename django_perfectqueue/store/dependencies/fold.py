@@ -20,7 +20,7 @@ from typing import NamedTuple
 from django.db import connections
 
 from django_perfectqueue import signals
-from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
+from django_perfectqueue.models import JOINED, Dependency, DependencyEvent, IfFailed, Outcome
 
 from ..database.transaction import Session, in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
@@ -90,11 +90,19 @@ rested: dict[str, float] = {}
 
 
 class When(IntEnum):
-    """What a callback waits for; it stands in ``if_failed`` of its dependency on the batch."""
+    """
+    What a callback waits for; it stands in ``if_failed`` of its dependency on the batch. JOINED
+    are those that a task has run, or joins.
+    """
 
     DONE = 3
     FINISHED = 4
     FAILED = 5
+    JOINED = JOINED
+
+
+# Those that go on however what they wait for ends.
+ANYHOW = (IfFailed.RUN, When.JOINED)
 
 
 class Edge(NamedTuple):
@@ -274,11 +282,11 @@ class Fold:
         if parent.is_live:
             self.awaited.append(edge.id)
             self.waiting.add(edge.child)
-        elif parent.is_gone and mode != IfFailed.RUN:
+        elif parent.is_gone and mode not in ANYHOW:
             self.dropped.append(edge.id)
             what = "A task" if is_task else "The batch"
             self.cancelled[edge.child] = f"{what} for which it waited was deleted."
-        elif mode in (IfFailed.RUN, When.DONE) or parent.has_finished == (mode != When.FAILED):
+        elif mode in (*ANYHOW, When.DONE) or parent.has_finished == (mode != When.FAILED):
             self.met.append(edge.id)
         elif mode != When.FINISHED:
             # That of a batch may be failed already.

@@ -14,13 +14,15 @@ from django_perfectqueue.models import Outcome
 from ..database.transaction import Session, reading, retry_transaction
 from ..tasks.steer import cancel_each, is_in_block, look_at, seen_task
 
+# A task that joins another goes on when that is cancelled, so it is not cancelled with it.
 # MySQL stops with an error at the 1,000th level without the hint, which others read past.
 LINKED = """
 WITH RECURSIVE "linked" ("id") AS (
-    SELECT "{to}" FROM "perfectqueue_dependency" WHERE "{of}" IN ({ids}) AND "state" < 3
+    SELECT "{to}" FROM "perfectqueue_dependency"
+    WHERE "{of}" IN ({ids}) AND "state" < 3 AND "if_failed" < 6
     UNION
     SELECT "next"."{to}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
-    ON "next"."{of}" = "linked"."id" AND "next"."state" < 3
+    ON "next"."{of}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < 6
 )
 SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "linked"
 """

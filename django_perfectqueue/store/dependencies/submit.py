@@ -20,14 +20,16 @@ from ..database.transaction import (
     retry_transaction,
     together,
 )
+from ..leases import lock_lease
 from ..notify.ring import find_all
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
 from ..tasks.close import lock_tickets
 from ..tasks.revise import replace
 from ..tasks.steer import UNMET, refuse, seen_task
+from ..tasks.steps import keep
 from ..tasks.submit import stored_before
-from ..values import Parent, Submission
+from ..values import Lease, Parent, Submission, Wait
 from .batches import refuse_ended_batch, share
 from .fold import When
 from .graph import refuse_circle
@@ -238,6 +240,50 @@ def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
         take_turn(db)
         why = "These tasks would wait for one another."
         refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
+
+
+@retry_transaction
+def add_child(task_id: int, child: int, *, using: str) -> None:
+    """Have a task that another runs be kept until that has finished."""
+    with in_transaction(using) as db:
+        insert(db, [(task_id, child, When.JOINED, Dependency.State.MET)])
+
+
+@retry_transaction
+def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
+    """
+    Have a held task wait for the ends of these once it is suspended.
+
+    Raise PreemptedError when the lease has passed on, InvalidTaskError where one waits for it.
+    """
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+        there = lock_parents(db, sorted(ids)).keys()
+        refuse_waiting(db, lease.task_id, set(there))
+        links = joined_by(db, lease).filter(parent_id__in=there)
+        known = set(links.values_list("parent_id", flat=True))
+        links.update(state=Dependency.State.NEW)
+        new = Dependency.State.NEW.value
+        insert(db, [(lease.task_id, id_, When.JOINED, new) for id_ in sorted(there - known)])
+
+
+@retry_transaction
+def end_join(
+    lease: Lease, wait: Wait, ends: str, *, using: str, now: datetime | None = None
+) -> None:
+    """
+    Keep how tasks have ended that a held task joins: it waits for them no longer.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+        keep(db, lease, wait, ends, "result", now=now)
+        joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
+
+
+def joined_by(db: Session, lease: Lease) -> QuerySet[Dependency]:
+    return links_of(db, [lease.task_id]).filter(if_failed=When.JOINED)
 
 
 def links_of(db: Session, children: Collection[int]) -> QuerySet[Dependency]:

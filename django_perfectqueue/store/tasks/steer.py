@@ -19,7 +19,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     TaskError,
 )
-from django_perfectqueue.models import Dependency, Outcome, State, Task, TaskQuerySet
+from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task, TaskQuerySet
 
 from ..arithmetic.rate_limit import split
 from ..database.dialects.base import TICKET_COLUMNS
@@ -242,7 +242,9 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     """
     children, followed, dead = [], {}, Counter[int]()
     links = Dependency.objects.filter(UNMET)
-    own, others = links.filter(child_id=OuterRef("pk")), links.filter(parent_id=OuterRef("pk"))
+    # One that has joined others goes on, and joins them again.
+    own = links.filter(child_id=OuterRef("pk"), if_failed__lt=JOINED)
+    others = links.filter(parent_id=OuterRef("pk"))
     rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=ids)
     facts = rows.values_list("pk", Exists(own), Exists(others), "membership__batch_id")
     for task_id, is_child, has_children, batch in facts:

@@ -34,6 +34,13 @@ INSERT INTO "perfectqueue_step" ("task_id", "kind", "name", "result", "kept_at",
 SELECT %(to)s, "kind", "name", "result", "kept_at", "until" FROM "perfectqueue_step"
 WHERE "task_id" = %(task_id)s AND "id" < %(before)s ORDER BY "id"
 """
+COPY_LINKS = """
+INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state")
+SELECT %(to)s, "task"."id", "link"."if_failed", 3 FROM "perfectqueue_dependency" AS "link"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "link"."parent_id"
+WHERE "link"."child_id" = %(task_id)s AND "link"."if_failed" = 6
+    AND "task"."created_at" <= (SELECT "kept_at" FROM "perfectqueue_step" WHERE "id" = %(before)s)
+"""
 # An error names fewer steps.
 NAMED = 20
 UNIQUE = ("task_id", "kind", "name")
@@ -87,7 +94,7 @@ def keep_step(
 @retry_transaction
 def copy_steps(task: Task, to: int, before: str, *, using: str) -> None:
     """
-    Keep for another task, a new one, what a task had kept before this step.
+    Keep for another task, a new one, what a task had kept and had run before this step.
 
     Raise NotFoundError where it has kept no such step.
     """
@@ -100,7 +107,10 @@ def copy_steps(task: Task, to: int, before: str, *, using: str) -> None:
                 f"Task '{task.key}' has kept no step '{before}'."
                 + (f" It has kept: {names}." if names else "")
             )
-        db.execute(COPY, {"task_id": task.pk, "to": to, "before": kept[before]})
+        values = {"task_id": task.pk, "to": to, "before": kept[before]}
+        db.execute(COPY, values)
+        # Its children are kept until it has finished, too.
+        db.execute(COPY_LINKS, values)
         # So its first attempt reads them.
         goes_on = Ticket.objects.using(using).filter(pk=to)
         goes_on.update(last_ending=LastEnding.SUSPENDED)
@@ -115,7 +125,7 @@ def open_wait(db: Session, lease: Lease, wait: Wait, now: datetime | None) -> No
     if wait.id is not None:
         db.dialect.delete(db.cursor, "perfectqueue_step", [wait.id])
     keep(db, lease, wait, "", "result", now=now)
-    if wait.kind == Step.Kind.WAIT:
+    if wait.kind != Step.Kind.SLEEP:
         note(db, added=[lease.task_id])
 
 

@@ -14,8 +14,23 @@ from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature
 from environ import Env
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedError, PreemptedError
-from django_perfectqueue.models import Account, Attempt, Hold, Lane, Limit, Outcome, Task, Ticket
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    PreemptedError,
+    SuspendedError,
+)
+from django_perfectqueue.models import (
+    Account,
+    Attempt,
+    Hold,
+    Lane,
+    Limit,
+    Outcome,
+    Step,
+    Task,
+    Ticket,
+)
 from django_perfectqueue.queue import Queue, submission_of
 from django_perfectqueue.store.database import transaction as patience
 from django_perfectqueue.store.database.dialects import DIALECTS, postgresql_server
@@ -121,6 +136,21 @@ class LostCommitTests(TransactionTestCase):
         with self.lost(way):
             self.assertEqual(self.queue.submit_many(tasks), 5)
         self.assertEqual((Task.objects.count(), Ticket.objects.count()), (5, 5))
+
+    @each_way
+    def test_a_child_is_stored_once_and_joined(self, way):
+        [task] = self.taken()
+        with self.lost(way):
+            child = task.run("mail", "report")
+        self.assertEqual((Task.objects.count(), Step.objects.count()), (2, 1))
+        self.assertTrue(child.exists())
+        with self.lost(way), self.assertRaises(SuspendedError):
+            task.join(child)
+        self.assertEqual(Queue()[task.key].metadata().status, "blocked")
+        child.force_finish()
+        [task] = self.queue.acquire(1)
+        with self.lost(way):
+            self.assertEqual(task.join(child), [None])
 
     @each_way
     def test_many_parts_are_stored_once(self, way):

@@ -1,0 +1,146 @@
+"""Tasks that a task runs, and its waits for the ends of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from django_perfectqueue import models, store
+from django_perfectqueue.exceptions import InvalidResultError
+from django_perfectqueue.inspection.results import DELETED, LATE, End, end_of
+from django_perfectqueue.lib.checks import LARGEST, choice
+from django_perfectqueue.payload import codecs
+from django_perfectqueue.payload.inputs import encoded
+
+from .steps import Kind, Steps
+
+SHOWN = 80
+ERRORS = choice("raise", "return")
+COLUMNS = ("key", "status", "error", "message", "result_text")
+columns_of = attrgetter(*COLUMNS)
+
+
+def run_child(steps: Steps, name: str, submit: Callable[[], Any]) -> Any:
+    """
+    Return the queue and the key of a child, which is stored once: with what is kept of it, or not
+    at all.
+    """
+
+    tries = 0
+
+    def store_child() -> object:
+        child = submit()
+        store.add_child(steps.task.lease.task_id, child.id, using=steps.using)
+        return [child.queue.name, child.key]
+
+    def act() -> Any:
+        nonlocal tries
+        tries += 1
+        with store.database.together(using=steps.using):
+            if tries > 1:
+                # The commit of the try before may yet come through: it is waited for.
+                store.hold(steps.task.lease, using=steps.using)
+                steps.read()
+            return steps.run(name, store_child)
+
+    if (Kind.STEP, name) not in steps.kept:
+        # A step does so, too, but not in a transaction.
+        steps.task._give_way()
+    return store.database.with_retries(act, using=steps.using)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A task's wait for the ends of tasks; ``end`` says until when one lasts that begins now."""
+
+    steps: Steps
+    tasks: Sequence[store.Parent]
+    end: Callable[[datetime], datetime | None]
+
+    @property
+    def name(self) -> str:
+        """The name of what is kept, the same for the same tasks."""
+        keys = ", ".join(map(key_of, self.tasks))
+        digest = hashlib.blake2b(repr([*map(tuple, self.tasks)]).encode(), digest_size=6)
+        return f"{keys[:SHOWN]} {digest.hexdigest()}"
+
+    def ends(self) -> list[End]:
+        """
+        Return how the tasks have ended, in their order, as it was seen the first time.
+
+        Raise SuspendedError where the task has to wait.
+        """
+        steps, kept = self.steps, (Kind.JOIN, self.name)
+        if kept not in steps.used:
+            steps.check(*kept)
+        text = steps.text_of(*kept) or self.decide(steps)
+        steps.used[kept] = None
+        return [End(**dict(zip(COLUMNS, row, strict=True))) for row in codecs.decode(text)]
+
+    def decide(self, steps: Steps) -> str:
+        """Return how they have ended, and keep that, where they have or the time is over."""
+        ends, live = self.look()
+        terms: Any = {"using": steps.using}
+        if live:
+            store.begin_join(steps.task.lease, live, **terms)
+            # It suspends the task where there is time left.
+            steps.look(Kind.JOIN, self.name, self.end)
+        what = "What has come of the tasks"
+        text = encoded([*map(columns_of, ends)], what, limit=LARGEST)
+        if why := store.database.too_long(text, **terms):
+            raise InvalidResultError(f"{what} can't be stored: {why}. Join fewer of them.")
+        wait = store.Wait(Kind.JOIN, self.name)
+        store.end_join(steps.task.lease, wait, text, **terms, now=steps.task._time())
+        steps.kept[Kind.JOIN, self.name] = None
+        return text
+
+    def look(self) -> tuple[list[End], list[int]]:
+        """Return how the tasks have ended, and the ids of those that have not."""
+        ids = self.ids()
+        found = store.notify.ends(sorted({*ids.values()}), using=self.steps.using)
+        ends, live = [], []
+        for task in self.tasks:
+            task_id, key = ids.get(task, 0), key_of(task)
+            if task_id not in found:
+                ends.append(End(key=key, status=DELETED))
+            elif found[task_id].outcome:
+                ends.append(end_of(key, found[task_id]))
+            else:
+                ends.append(End(key=key, status=LATE))
+                live.append(task_id)
+        return ends, live
+
+    def ids(self) -> dict[store.Parent, int]:
+        """Return the ids of the tasks that are there."""
+        ids, keys = {}, defaultdict[str, list[str]](list)
+        for task in self.tasks:
+            if task.id is None:
+                keys[task.queue].append(task.key)
+            else:
+                ids[task] = task.id
+        for queue, its in keys.items():
+            found = store.notify.find_all(queue, its, using=self.steps.using)
+            ids |= {store.Parent(queue, key): id_ for key, id_ in found.items()}
+        if left := [task for task in self.tasks if task not in ids]:
+            # One that was moved since is known by its link.
+            links = models.Dependency.objects.using(self.steps.using).filter(
+                child_id=self.steps.task.lease.task_id,
+                if_failed=models.JOINED,
+                parent__key__in=[task.key for task in left],
+            )
+            pairs = links.values_list("parent__key", "parent_id")
+            moved: dict[str, int] = dict(
+                store.database.with_retries(partial(list, pairs), using=self.steps.using)
+            )
+            ids |= {task: moved[task.key] for task in left if task.key in moved}
+        return ids
+
+
+def key_of(task: store.Parent) -> str:
+    return task.key or f"#{task.id}"

@@ -176,7 +176,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         }
         names = {
             name: self.task_key(task, name, result)
-            for name in ("user", "key")
+            for name in ("user", "key", "sequence")
             if callable(given.get(name))
         }
         key = names.get("key") or given.get("key") or self.new_id()

@@ -78,8 +78,13 @@ class BatchDelta(models.Model):
 # Which tasks wait for which, and what has yet to be done about it.
 
 
-# The last of what a callback of a batch waits for, which stands in ``if_failed``, too.
-LAST_WHEN = 5
+# What stands in ``if_failed``, too: what a callback waits for, up to this, and that a task waits
+# for its turn in its sequence.
+SEQUENCE = 6
+
+
+# The ids of sequences, as parents, are no larger than this; a batch is given by minus its id.
+SEQUENCES = -(2**62)
 
 
 class IfFailed(models.IntegerChoices):
@@ -90,7 +95,7 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
-@readable(if_failed=(IfFailed.WAIT.value, LAST_WHEN))
+@readable(if_failed=(IfFailed.WAIT.value, SEQUENCE))
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.
@@ -98,6 +103,9 @@ class Dependency(models.Model):
     A dependency is NEW until the parent's ticket is marked as followed, and then AWAITED. It is
     FAILED when the parent has ended without finishing and ``if_failed`` is not RUN, and MET
     when the child no longer waits for it.
+
+    A sequence is a parent, too, by a number up to SEQUENCES: NEW of a task that has no place in
+    it yet, MET of the one that has the last place.
     """
 
     class State(models.IntegerChoices):

@@ -79,8 +79,8 @@ class Queue(Taking):
         ``key`` is its name in the queue; None makes one, a random UUID. ``data`` is what JSON
         can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
         ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
-        ``tags`` and ``context``. A key that is taken raises AlreadyExistsError, or with
-        ``on_conflict`` is ignored, or replaces a task that is not running.
+        ``tags``, ``sequence`` and ``context``. A key that is taken raises AlreadyExistsError, or
+        with ``on_conflict`` is ignored, or replaces a task that is not running.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.

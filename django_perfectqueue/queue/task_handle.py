@@ -249,12 +249,14 @@ class TaskHandle:
         """
         Submit a task like it, due at once, with another key (a new UUID); return that.
 
-        It has the same type, data, user, priority, limits, tags, time limit and context; and
-        no times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
+        It has the same type, data, user, priority, limits, tags, sequence, time limit and context;
+        and no times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
         NotFoundError, InvalidTaskError or AlreadyExistsError.
         """
         row = self.metadata()
         new = inputs.checked_key(key)
+        tags = tuple(self.tags)
+        sequences = (tag for tag in tags if tag.startswith(inputs.IN_SEQUENCE))
         submission = store.Submission.like(
             row,
             new,
@@ -262,7 +264,10 @@ class TaskHandle:
                 row.queue, row.type, row.user, filter(None, row.limits.split(",")), using=self.using
             ),
             context=row.context,
-            tags=tuple(self.tags),
+            tags=tags,
+            after=tuple(
+                store.Parent.sequence(tag.removeprefix(inputs.IN_SEQUENCE)) for tag in sequences
+            ),
         )
         with store.database.together(using=self.using):
             store.submit_linked(store.submit_all, [submission], using=self.using)

@@ -179,7 +179,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         }
         names = {
             name: self.task_key(task, name, result)
-            for name in ("user", "key")
+            for name in ("user", "key", "sequence")
             if callable(given.get(name))
         }
         given.pop("unique_by", None)

@@ -103,6 +103,8 @@ class QueueTask(Base[P, R]):
     if_failed: str = "wait"
     # The names by which it is found.
     tags: Iterable[str] = ()
+    # The name of the sequence in which it runs after the one before.
+    sequence: str | ByArguments | None = None
     # The batch that it joins, in the same queue; for ``using()``.
     batch: Batch | None = None
 
@@ -176,6 +178,7 @@ CHECKS = {
     "atomic": TRUE_OR_FALSE,
     "signals": SIGNALS,
     "user": NAME,
+    "sequence": NAME,
     "key": NAME,
     "on_conflict": choice("raise", "ignore", "replace"),
     "if_failed": choice("wait", "cancel", "run"),

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.dependencies import When, batches_around
 from django_perfectqueue.store.dependencies.batches import exact as exact
@@ -24,6 +25,7 @@ LETTERS = 1_000
 WHENS = {
     **{mode.value: mode.name.lower() for mode in models.IfFailed},
     **{when.value: when.name.lower() for when in When},
+    SEQUENCE: "sequence",
 }
 JOINED = WHENS[When.JOINED]
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")

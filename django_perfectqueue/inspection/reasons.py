@@ -23,6 +23,8 @@ class Code(models.TextChoices):
     RUNNING = "running"
     PARENT_FAILED = "parent_failed"
     BLOCKED = "blocked"
+    SEQUENCE_STOPPED = "sequence_stopped"
+    SEQUENCE = "sequence"
     BATCH_OPEN = "batch_open"
     BATCH_FAILED = "batch_failed"
     SIGNAL = "signal"
@@ -65,6 +67,8 @@ class Reason:
     - ``running``: nothing: a processor has it
     - ``parent_failed``: a task that it waits for, which did not finish
     - ``blocked``: other tasks
+    - ``sequence_stopped``: the task before it in its sequence, which did not finish
+    - ``sequence``: the task before it in its sequence
     - ``batch_open``: the batch of which it is a callback
     - ``batch_failed``: tasks of that batch that have not finished
     - ``signal``: a signal
@@ -138,6 +142,11 @@ SENTENCES = {
         " (%(error)s): retry that one, or cancel this one."
     ),
     Code.BLOCKED: _("It waits for other tasks."),
+    Code.SEQUENCE_STOPPED: _(
+        "Its sequence is stopped by task '%(name)s', which ended %(wait)s ago and has not finished"
+        " (%(error)s): retry that one, or delete it."
+    ),
+    Code.SEQUENCE: _("It comes after task '%(name)s' in its sequence."),
     Code.BATCH_OPEN: _("It waits for batch '%(name)s'; open tasks: %(parents)s."),
     Code.BATCH_FAILED: _(
         "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"

@@ -19,6 +19,7 @@ from django_perfectqueue import models
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.limits import in_force, next_at
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.models.worker import routes_in
 from django_perfectqueue.store.arithmetic.fair_order import lane_id, turn_of
@@ -113,11 +114,14 @@ class Case:
         rows = models.Dependency.objects.using(self.using).filter(
             child_id=self.task.pk, state__lt=models.Dependency.State.MET
         )
-        links = rows.order_by("-state").only("parent_id", "state")[: COUNTED + 1]
+        links = rows.order_by("-state").only("parent_id", "state", "if_failed")[: COUNTED + 1]
         if not links:
             return self.by_its_wait() or Reason(code=Code.BLOCKED)
         first, count = links[0], len(links)
-        if first.parent_id < 0:
+        waits, stopped = Code.BLOCKED, Code.PARENT_FAILED
+        if first.if_failed == SEQUENCE:
+            waits, stopped = Code.SEQUENCE, Code.SEQUENCE_STOPPED
+        elif first.parent_id < 0:
             return self.by_its_batch(-first.parent_id)
         parents = models.Task.objects.using(self.using).select_related("dead_letter")
         parent = parents.filter(pk=first.parent_id).only("key", "ended_at", "dead_letter").first()
@@ -126,14 +130,14 @@ class Case:
         name = printable(parent.key)
         if first.state == models.Dependency.State.FAILED and parent.ended_at:
             return Reason(
-                code=Code.PARENT_FAILED,
+                code=stopped,
                 name=name,
                 at=parent.ended_at,
                 wait=(parent.ended_at - self.now).total_seconds(),
                 parents=count,
                 error=printable(parent.dead_letter.group or parent.outcome),
             )
-        return Reason(code=Code.BLOCKED, name=name, parents=count)
+        return Reason(code=waits, name=name, parents=count)
 
     def by_its_wait(self) -> Reason | None:
         """Name the newest of its waits, where its last attempt has ended by that."""

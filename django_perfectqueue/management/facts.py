@@ -166,6 +166,8 @@ def listed(pairs: Sequence[tuple[Relative, FamilyLink]], *, more: bool) -> str:
 def described(one: Relative, link: FamilyLink) -> str:
     name = f"batch {one.key}" if one.is_batch else one.key
     option = "when" if link.parent < 0 else "if_failed"
+    if link.mode == "sequence":
+        return f"{name} ({one.word}, sequence)"
     mode = "" if link.mode in ("wait", JOINED) else f", {option}={link.mode}"
     return f"{name} ({one.word}{mode})"
 

@@ -201,6 +201,7 @@ TEXT = """
 --remaining N         How many more tasks it submits.
 --run                 Run the due tasks of its queue, as pq_worker --burst does; print its result.
 --run-in QUEUE        Have a task of this queue do it (default: the queue of the tasks).
+--sequence NAME       The sequence in which it runs after the one before.
 --since TIME          From this time on: 2h (ago), 10:00 or ISO 8601.
 --starts-at TIME      The first tick is not before this.
 --status STATUS       Only tasks of this status: {statuses}.

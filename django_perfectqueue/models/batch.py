@@ -78,8 +78,14 @@ class BatchDelta(models.Model):
 # Which tasks wait for which, and what has yet to be done about it.
 
 
-# What a callback of a batch waits for, and a task that joins others, stands in ``if_failed``, too.
+# What stands in ``if_failed``, too: what a callback waits for, up to this, that a task joins
+# another, and that it waits for its turn in its sequence.
 JOINED = 6
+SEQUENCE = 7
+
+
+# The ids of sequences, as parents, are no larger than this; a batch is given by minus its id.
+SEQUENCES = -(2**62)
 
 
 class IfFailed(models.IntegerChoices):
@@ -90,7 +96,7 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
-@readable(if_failed=(IfFailed.WAIT.value, JOINED))
+@readable(if_failed=(IfFailed.WAIT.value, SEQUENCE))
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.
@@ -99,6 +105,9 @@ class Dependency(models.Model):
     FAILED when the parent has ended without finishing and ``if_failed`` is not RUN, and MET
     when the child no longer waits for it. Where it is JOINED the child has run the parent, or
     joins it, while it runs itself.
+
+    A sequence is a parent, too, by a number up to SEQUENCES: NEW of a task that has no place in
+    it yet, MET of the one that has the last place.
     """
 
     class State(models.IntegerChoices):

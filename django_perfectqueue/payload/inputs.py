@@ -38,6 +38,9 @@ QUEUE_LENGTH, KEY_LENGTH = 100, 255
 KEY_BY_TYPE, NAME_LENGTH = 160, KEY_LENGTH - 17
 
 MOST_TAGS = 20
+# What the tag begins with by which the tasks of a sequence are found.
+IN_SEQUENCE = "sequence:"
+SEQUENCE_LENGTH = 50
 
 PRIORITY = whole(-LARGEST, LARGEST)
 KEY = named(KEY_LENGTH)
@@ -144,13 +147,20 @@ def checked_tags(value: object) -> tuple[str, ...]:
     """
     Return tags as they may be stored, each once.
 
-    Raise InvalidTaskError when one is no name, or there are more than MOST_TAGS.
+    Raise InvalidTaskError when one is no name or that of a sequence, or there are more than
+    MOST_TAGS.
     """
     given: Iterable[object] = A_LIST.require("The tags", value, InvalidTaskError)
     tags = tuple(dict.fromkeys(checked("tag", tag, TAG_LENGTH) for tag in given))
     if len(tags) > MOST_TAGS:
         raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags, not {len(tags)}.")
+    if any(tag.startswith(IN_SEQUENCE) for tag in tags):
+        raise InvalidTaskError(f"No tag can begin with '{IN_SEQUENCE}': give a sequence.")
     return tags
+
+
+def checked_sequence(value: object) -> str:
+    return checked("sequence", value, SEQUENCE_LENGTH)
 
 
 def checked_priority(value: object) -> int:

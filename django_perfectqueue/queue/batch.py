@@ -119,7 +119,9 @@ class Batch:
         options.setdefault("user", self.user)
         task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
         if task.after:
-            raise InvalidTaskError("after is not for a callback: it waits for its batch.")
+            raise InvalidTaskError(
+                "after and sequence are not for a callback: it waits for its batch."
+            )
         mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
         _fresh, keys = store_some([task], "raise", using=self.using, now=None)

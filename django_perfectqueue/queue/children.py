@@ -13,7 +13,7 @@ from typing import Any
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidResultError
-from django_perfectqueue.inspection.results import DELETED, LATE, End, end_of
+from django_perfectqueue.inspection.results import DELETED, LATE, End
 from django_perfectqueue.lib.checks import LARGEST, choice
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import encoded
@@ -107,13 +107,11 @@ class Join:
         ends, live = [], []
         for task in self.tasks:
             task_id, key = ids.get(task, 0), key_of(task)
-            if task_id not in found:
-                ends.append(End(key=key, status=DELETED))
-            elif found[task_id].outcome:
-                ends.append(end_of(key, found[task_id]))
-            else:
-                ends.append(End(key=key, status=LATE))
+            end = End(key, *found.get(task_id, [DELETED]))
+            if not end.status:
+                end = End(key, LATE)
                 live.append(task_id)
+            ends.append(end)
         return ends, live
 
     def ids(self) -> dict[store.Parent, int]:

@@ -88,9 +88,9 @@ class Queue(Taking):
         ``key`` is its name in the queue; None makes one, a random UUID. ``data`` is what JSON
         can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
         ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
-        ``tags``, ``context``, ``unique``, ``unique_for`` and ``unique_by``. A key that is taken
-        raises AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a task that is
-        not running. The returned task is then the one that has the key.
+        ``tags``, ``sequence``, ``context``, ``unique``, ``unique_for`` and ``unique_by``. A key
+        that is taken raises AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a
+        task that is not running. The returned task is then the one that has the key.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.

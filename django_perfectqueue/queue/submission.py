@@ -12,6 +12,7 @@ from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import choice, nearest
+from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload import codecs, inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.store.limits.meters import lane_behind
@@ -96,7 +97,8 @@ class Parents(Mapping[str, End]):
 
     def __init__(self, task_id: int, *, using: str) -> None:
         self.using = using
-        self.rows = models.Dependency.objects.using(using).filter(child_id=task_id)
+        rows = models.Dependency.objects.using(using).filter(child_id=task_id)
+        self.rows = rows.exclude(if_failed=SEQUENCE)
 
     def __getitem__(self, key: str) -> End:
         """
@@ -151,7 +153,8 @@ class TaskOptions(TaskTerms, total=False):
     ``after`` are the tasks that must finish before: keys of this queue, tasks, results or ids.
     If one of them ends otherwise, this one with ``if_failed`` waits until that is put back and
     finishes, is cancelled, or runs all the same. ``tags`` are up to 20 names of up to 64
-    characters by which it is found.
+    characters by which it is found. The tasks of a ``sequence``, a name of up to 50 characters,
+    run one after the other, each once the one before has finished.
 
     Its key is taken as long as its row is there; with ``unique`` "waiting" until it starts, with
     "live" until it has ended, and no longer than ``unique_for`` after the submit. A later task of
@@ -168,6 +171,7 @@ class TaskOptions(TaskTerms, total=False):
     unique: Literal["waiting", "live"] | None
     unique_for: Duration | None
     unique_by: Iterable[str] | Literal[True] | None
+    sequence: str
 
 
 OF_KEYS = ("unique", "unique_for", "unique_by")
@@ -186,6 +190,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "unique": lambda value: inputs.UNIQUE.require("unique", value, InvalidTaskError),
     "unique_for": partial(inputs.checked_duration, "unique_for"),
     "unique_by": lambda names: names,
+    "sequence": inputs.checked_sequence,
 }
 ARGUMENTS = ("key", "type", "data", *CHECKS, *TIMES, "after")
 
@@ -222,6 +227,9 @@ def submission_of(
             given[name] = checked_after(value, queue.name, using)
         else:
             given[name] = CHECKS[name](value)
+    if sequence := given.pop("sequence", None):
+        given["after"] = (*given.get("after", ()), store.Parent.sequence(sequence))
+        given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
     starts, ends = given.get("run_at"), given.get("expires_at")
     if starts is not None and ends is not None and expires_first(starts, ends):
         raise InvalidTaskError(f"The task can never run: it expires at {ends}, before run_at.")

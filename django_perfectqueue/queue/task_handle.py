@@ -288,14 +288,16 @@ class TaskHandle:
         """
         Submit a task like it, due at once, with another key (a new UUID); return that.
 
-        It has the same type, data, user, priority, limits, tags, time limit and context; and
-        no times, parents or batch. It begins anew, or with ``from_step`` at that step: what was
+        It has the same type, data, user, priority, limits, tags, sequence, time limit and context;
+        and no times, parents or batch. It begins anew, or with ``from_step`` at that step: what was
         kept before it is kept in the copy, too. ``by`` is recorded in both as the person who
         did it. Raise NotFoundError, also where it has kept no such step, InvalidTaskError or
         AlreadyExistsError.
         """
         row = self.metadata()
         new = inputs.checked_key(key)
+        tags = tuple(self.tags)
+        sequences = (tag for tag in tags if tag.startswith(inputs.IN_SEQUENCE))
         submission = store.Submission.like(
             row,
             new,
@@ -303,7 +305,10 @@ class TaskHandle:
                 row.queue, row.type, row.user, filter(None, row.limits.split(",")), using=self.using
             ),
             context=row.context,
-            tags=tuple(self.tags),
+            tags=tags,
+            after=tuple(
+                store.Parent.sequence(tag.removeprefix(inputs.IN_SEQUENCE)) for tag in sequences
+            ),
         )
         with store.database.together(using=self.using):
             [copy] = store.submit_linked(store.submit_all, [submission], using=self.using).values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 import time
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import State
+from django_perfectqueue.models.batch import SEQUENCES
 
 # The channel of PostgreSQL's notifications that there is work.
 CHANNEL = "perfectqueue"
@@ -38,6 +40,12 @@ class Parent(NamedTuple):
     def batch(cls, batch: int) -> Parent:
         """Return a batch as what a callback waits for: it has minus its id."""
         return cls("", "", -batch)
+
+    @classmethod
+    def sequence(cls, name: str) -> Parent:
+        """Return a sequence as what its tasks wait for until they have a place in it."""
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+        return cls("", "", SEQUENCES - int.from_bytes(digest, "big") // 8)
 
 
 class Unique(NamedTuple):

@@ -241,6 +241,14 @@ class WordTests(TestCase):
         row = Queue()["once"].metadata()
         self.assertEqual((row.user, row.limits), ("eve", ""))
 
+    def test_a_sequence_is_a_name_or_made_of_the_arguments(self):
+        first = jobs.add.using(sequence="2").enqueue(1, 2)
+        made = jobs.add.using(sequence=lambda args, kwargs: str(args[0]))
+        results = [first, made.enqueue(2, 2), made.enqueue(3, 2)]
+
+        due = {task.key for task in Queue().acquire(9)}
+        self.assertEqual([result.id in due for result in results], [True, False, True])
+
     def test_a_key_that_is_taken_is_refused_ignored_or_replaced(self):
         first = jobs.report.enqueue("ann")
         with self.assertRaises(AlreadyExistsError):

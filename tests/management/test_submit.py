@@ -42,6 +42,12 @@ class SubmitTests(TestCase):
         run("pq_submit", "k1", "user_task")
         self.assertIsNone(Queue()["k1"].metadata().data)
 
+    def test_a_task_of_a_sequence_waits_for_the_one_before(self):
+        for key in ("k1", "k2"):
+            run("pq_submit", key, "t", "--sequence", "account-7")
+        self.assertEqual([task.key for task in Queue().acquire(9)], ["k1"])
+        self.assertIn("k1 (running, sequence)", run("pq_task", "show", "k2"))
+
     def test_every_option_reaches_the_task(self):
         run(
             *("pq_submit", "k1", "t", "null", "--queue", "reports", "--priority", "-3"),

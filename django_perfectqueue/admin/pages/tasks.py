@@ -43,7 +43,14 @@ from ..parts.base import Extra, column
 from .batches import family_page, known_to
 
 # Reasons that name another task or a batch, which may be another user's.
-NAMING = (Code.BLOCKED, Code.PARENT_FAILED, Code.BATCH_OPEN, Code.BATCH_FAILED)
+NAMING = (
+    Code.BLOCKED,
+    Code.PARENT_FAILED,
+    Code.SEQUENCE,
+    Code.SEQUENCE_STOPPED,
+    Code.BATCH_OPEN,
+    Code.BATCH_FAILED,
+)
 ATTEMPTS = 50
 STEPS = 50
 MAY_SIGNAL = "perfectqueue.signal_task"

@@ -21,6 +21,7 @@ from django.db import connections
 
 from django_perfectqueue import signals
 from django_perfectqueue.models import JOINED, Dependency, DependencyEvent, IfFailed, Outcome
+from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
 
 from ..database.transaction import Session, in_transaction, is_callers, retry_transaction
 from ..lanes.accounts import Accounts
@@ -30,7 +31,7 @@ from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
 from .batches import batches_to_count, count
-from .graph import ParentState, follow
+from .graph import ParentState, follow, place
 
 EVENTS = 200
 EDGES = 1_000
@@ -218,6 +219,8 @@ class Fold:
     met: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     cancelled: dict[int, str] = field(default_factory=dict)
+    # Those that had ended before their turns, which have come.
+    early: set[int] = field(default_factory=set)
 
     def look(
         self, ended: set[int], added: set[int], batches: Mapping[int, ParentState]
@@ -228,6 +231,9 @@ class Fold:
         ``batches`` says where those stand that were counted, by minus their ids.
         """
         fresh = self.edges(OF_CHILDREN, added)
+        if new := {edge.parent for edge in fresh if edge.parent <= SEQUENCES}:
+            place(self.db, new)
+            fresh = self.edges(OF_CHILDREN, added)
         tasks = ended - batches.keys()
         parents = tasks.union(edge.parent for edge in fresh) - batches.keys()
         standing = {**follow(self.db, parents), **batches}
@@ -279,15 +285,22 @@ class Fold:
         mode, is_task = edge.if_failed, edge.parent > 0
         if parent.is_locked:
             return
-        if parent.is_live:
+        # Of one that was skipped before its turn it waits for that turn.
+        if parent.is_live or (mode == SEQUENCE and parent.has_finished and parent.is_early):
             self.awaited.append(edge.id)
             self.waiting.add(edge.child)
-        elif parent.is_gone and mode not in ANYHOW:
+        elif parent.is_gone and mode not in (*ANYHOW, SEQUENCE):
             self.dropped.append(edge.id)
             what = "A task" if is_task else "The batch"
             self.cancelled[edge.child] = f"{what} for which it waited was deleted."
-        elif mode in (*ANYHOW, When.DONE) or parent.has_finished == (mode != When.FAILED):
+        elif (
+            mode in (*ANYHOW, When.DONE)
+            or parent.has_finished == (mode != When.FAILED)
+            or parent.is_gone
+        ):
             self.met.append(edge.id)
+            if mode == SEQUENCE and edge.child in self.dead:
+                self.early.add(edge.child)
         elif mode != When.FINISHED:
             # That of a batch may be failed already.
             self.failed += [edge.id] if edge.state < Dependency.State.FAILED else []
@@ -307,7 +320,7 @@ class Fold:
                 self.db.execute(MARK, {"state": state.value}, ids=ids)
         if self.met and self.dead:
             # Who puts one back before the commit does not see it marked: it is looked at again.
-            note(self.db, added=self.dead)
+            note(self.db, added=self.dead, ended=self.early)
         if self.dropped:
             self.db.dialect.delete(self.db.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()

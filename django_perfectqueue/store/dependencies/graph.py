@@ -1,28 +1,42 @@
-"""What waits for what and is cancelled with it, batches in batches, and where parents stand."""
+"""What waits for what and is cancelled with it, batches in batches, places, where parents stand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Set
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 
 from django.db import connections
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
-from django_perfectqueue.models import Outcome
+from django_perfectqueue.models import Dependency, Outcome
+from django_perfectqueue.models.batch import JOINED, SEQUENCE, SEQUENCES
 
 from ..database.transaction import Session, reading, retry_transaction
+from ..records.dependency_events import EARLY
 from ..tasks.steer import cancel_each, is_in_block, look_at, seen_task
 
-# A task that joins another goes on when that is cancelled, so it is not cancelled with it.
+ROWS = 1_000
+# A child, a parent, how it waits, and the state.
+Edge = tuple[int, int, int, int]
+
+LINK = """
+INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
+"""
+TURN = """
+INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (%(turn)s, 0, 0)
+"""
+# Those that wait for their turns in a sequence are not cancelled with the one before; a task that
+# joins another goes on when that is cancelled.
 # MySQL stops with an error at the 1,000th level without the hint, which others read past.
-LINKED = """
+LINKED = f"""
 WITH RECURSIVE "linked" ("id") AS (
-    SELECT "{to}" FROM "perfectqueue_dependency"
-    WHERE "{of}" IN ({ids}) AND "state" < 3 AND "if_failed" < 6
+    SELECT "{{to}}" FROM "perfectqueue_dependency"
+    WHERE "{{of}}" IN ({{ids}}) AND "state" < 3 AND "if_failed" < {JOINED}
     UNION
-    SELECT "next"."{to}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
-    ON "next"."{of}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < 6
+    SELECT "next"."{{to}}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
+    ON "next"."{{of}}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < {JOINED}
 )
 SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "linked"
 """
@@ -66,6 +80,26 @@ WITH RECURSIVE "around" ("id") AS (
 )
 SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "around"
 """
+
+
+def insert(db: Session, edges: Iterable[Edge]) -> None:
+    rest = iter(edges)
+    while some := list(islice(rest, ROWS)):
+        rows = ", ".join(
+            f"({child}, {parent}, {mode}, {state})" for child, parent, mode, state in some
+        )
+        db.execute(LINK.replace("{rows}", rows))
+
+
+def take_turn(db: Session, turn: int = -1) -> None:
+    """
+    Have others who may close a circle wait until the commit: each would see only its own part.
+    By another negative number have others wait who take that turn.
+    """
+    # Who inserts the same key waits for the commit; a row that is gone by then nobody reads.
+    upsert = db.dialect.upsert("perfectqueue_dependencyevent", ["id"], {"kind": "{new}"})
+    db.execute(f"{TURN} {upsert}", {"turn": turn})
+    db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", [turn])
 
 
 def descendants(ids: Collection[int], *, using: str) -> list[int]:
@@ -185,12 +219,51 @@ def dependents(ids: Collection[int], *, using: str, sample: int = 10) -> Depende
     return Dependents(tuple(id_ for id_, _key in live), keys)
 
 
+# Give the tasks of sequences their places: each waits for the one before.
+#
+# A task is stored as one that waits for its sequence, by a number made of its name. Who acts on
+# that event, right after the commit or in a sweep, puts it behind the last one. So a submit locks
+# nothing and waits for nobody, and the order is that of the ids among what is committed; what is
+# committed later comes later. The last place is kept by a dependency on the sequence that is met;
+# it goes with its task, which is not deleted before its turn.
+
+
+PLACES = """
+SELECT "parent_id", "state" < 3, "child_id", "id" FROM "perfectqueue_dependency"
+WHERE "parent_id" IN ({ids})
+"""
+LAST_PLACE = 'UPDATE "perfectqueue_dependency" SET "state" = 3 WHERE "id" IN ({ids})'
+
+
+def place(db: Session, sequences: Set[int]) -> None:
+    """Put tasks that have no places yet behind the last ones, in the order of their ids."""
+    for sequence in sorted(sequences):
+        take_turn(db, sequence)
+    # Submitters are not waited for. Where a SELECT would see the rows of before, locked ones are
+    # passed over: who has locked the last place holds the turn.
+    old = db.dialect.current_clause(db.cursor)
+    rows = db.rows(PLACES + (db.dialect.skip_clause if old else ""), ids=sequences)
+    links: list[Edge] = []
+    over: list[int] = []
+    last: dict[int, tuple[int, int]] = {}
+    # The one with the last place is the first of its sequence.
+    for sequence, _is_new, child, id_ in sorted(rows):
+        if sequence in last:
+            before, place_of_it = last[sequence]
+            links.append((child, before, SEQUENCE, Dependency.State.NEW.value))
+            over.append(place_of_it)
+        last[sequence] = child, id_
+    insert(db, links)
+    db.dialect.delete(db.cursor, "perfectqueue_dependency", over)
+    db.execute(LAST_PLACE, ids=[id_ for _child, id_ in last.values()])
+
+
 # Where the parents of tasks stand; those that live are marked as followed.
 
 
-ENDED = """
-SELECT "id", "outcome" FROM "perfectqueue_task"
-WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
+ENDED = f"""
+SELECT "id", "outcome", {EARLY} FROM "perfectqueue_task"
+WHERE "id" IN ({{ids}}) AND "outcome" <> '' ORDER BY "id"
 """
 TICKETS = """
 SELECT "task_id", "followed" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
@@ -207,12 +280,14 @@ class ParentState(NamedTuple):
     """
     Where a parent stands; ``outcome`` is empty while it is live.
 
-    ``is_locked`` means that someone else changes it at this moment.
+    ``is_locked`` means that someone else changes it at this moment; ``is_early`` that it has
+    ended before its turn in its sequence.
     """
 
     outcome: str = ""
     is_locked: bool = False
     is_gone: bool = False
+    is_early: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -240,10 +315,11 @@ def follow(db: Session, ids: Collection[int]) -> dict[int, ParentState]:
     """
     skip = db.dialect.skip_clause
     # A batch is given by minus its id; its callbacks are looked at when it has ended.
-    found = {id_: LIVE for id_ in ids if id_ < 0}
+    # One that waits for its sequence has yet to get a place.
+    found = {id_: LIVE if id_ > SEQUENCES else LOCKED for id_ in ids if id_ < 0}
     if left := set(ids) - found.keys():
         ended = db.rows(ENDED + db.dialect.skip_changed_clause, ids=left)
-        found |= {id_: ParentState(outcome) for id_, outcome in ended}
+        found |= {id_: ParentState(outcome, is_early=bool(early)) for id_, outcome, early in ended}
     if left := left - found.keys():
         live: dict[int, int | None] = dict(db.rows(TICKETS + skip, ids=left))
         if fresh := [id_ for id_, by in live.items() if not (by or 0) % 2]:

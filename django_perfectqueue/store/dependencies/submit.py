@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 from django.db.models import QuerySet
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
+from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
 
 from ..database.transaction import (
     Session,
@@ -32,22 +33,14 @@ from ..tasks.submit import stored_before
 from ..values import Lease, Parent, Submission, Wait
 from .batches import refuse_ended_batch, share
 from .fold import When
-from .graph import refuse_circle
+from .graph import Edge, insert, refuse_circle, take_turn
 
 Submit = Callable[..., dict[tuple[str, str], int]]
 Ids = Mapping[tuple[str, str], int]
-Edge = tuple[int, int, int, int]
 
-ROWS = 1_000
 LOOKS = 3
 
 STANDING = 'SELECT "id", "outcome" FROM "perfectqueue_task" WHERE "id" IN ({ids}) ORDER BY "id"'
-LINK = """
-INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
-"""
-TURN = """
-INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (-1, 0, 0)
-"""
 
 
 @retry_remembering_commits
@@ -128,7 +121,7 @@ class FoundParents(NamedTuple):
         ids = {self.ids[p.name] if p.id is None else p.id for p in parents}
         for id_ in sorted(ids):
             state = Dependency.State.MET if id_ in self.finished else Dependency.State.NEW
-            yield child, id_, mode, state.value
+            yield child, id_, SEQUENCE if id_ <= SEQUENCES else mode, state.value
 
 
 def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
@@ -170,9 +163,9 @@ def find_parents(
     if missing := by_id - outcomes.keys():
         raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
     finished = {id_ for id_, outcome in outcomes.items() if outcome == Outcome.FINISHED}
-    batches = {parent.id for parent in parents if parent.id is not None and parent.id < 0}
+    others = {parent.id for parent in parents if parent.id is not None}
     # One that ends after this commit finds its callbacks.
-    ended = {id_ for id_ in batches if share(db, -id_)[0]}
+    ended = {id_ for id_ in others if SEQUENCES < id_ < 0 and share(db, -id_)[0]}
     return FoundParents(ids, finished, ended)
 
 
@@ -206,15 +199,6 @@ def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: Foun
         # A batch looks at its callbacks when it ends; what has ended is looked at once more.
         tasks = [id_ for id_, one in children.items() if one.if_failed < When.DONE]
         note(db, added=tasks, ended=found.ended)
-
-
-def insert(db: Session, edges: Iterable[Edge]) -> None:
-    rest = iter(edges)
-    while some := list(islice(rest, ROWS)):
-        rows = ", ".join(
-            f"({child}, {parent}, {mode}, {state})" for child, parent, mode, state in some
-        )
-        db.execute(LINK.replace("{rows}", rows))
 
 
 @retry_transaction
@@ -290,16 +274,6 @@ def links_of(db: Session, children: Collection[int]) -> QuerySet[Dependency]:
     return Dependency.objects.using(db.cursor.db.alias).filter(child_id__in=children)
 
 
-def take_turn(db: Session) -> None:
-    """
-    Have others who may close a circle wait until the commit: each would see only its own part.
-    """
-    # Who inserts the same key waits for the commit; a row that is gone by then nobody reads.
-    upsert = db.dialect.upsert("perfectqueue_dependencyevent", ["id"], {"kind": "{new}"})
-    db.execute(f"{TURN} {upsert}")
-    db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", [-1])
-
-
 @retry_transaction
 def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using: str) -> None:
     """
@@ -312,7 +286,7 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
         if parents is not None:
             ids = [edge[1] for edge in find_parents(db, parents).edges(task_id, parents, 0)]
         refuse_unblocked(db, task_id)
-        links = links_of(db, [task_id])
+        links = links_of(db, [task_id]).exclude(if_failed=SEQUENCE)
         if strange := set(ids).difference(links.values_list("parent_id", flat=True)):
             key, other = (seen_task(db, id_).key for id_ in (task_id, min(strange)))
             raise NotFoundError(f"Task '{key}' does not wait for task '{other}'.")

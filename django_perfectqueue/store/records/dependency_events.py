@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.models import BatchMember, DependencyEvent, Outcome
+from django_perfectqueue.models.batch import SEQUENCE
 
 from ..database.transaction import Session, reading, retry_transaction, shared_operations
 
@@ -24,6 +25,12 @@ PARENTS = """
 SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
 WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
+# Of a task that has ended, as by force: whether it waits for its turn in its sequence.
+EARLY = f"""EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency" AS "own"
+    WHERE "own"."child_id" = "perfectqueue_task"."id" AND "own"."state" < 3
+    AND "own"."if_failed" = {SEQUENCE}
+)"""
 ANY = """
 SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
     (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1)

@@ -10,6 +10,7 @@ from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import NotFoundError, NotSupportedError
 from django_perfectqueue.models import Change, Dependency, State, Task, TaskQuerySet, Ticket
+from django_perfectqueue.models.batch import SEQUENCE
 
 from ..arithmetic.rate_limit import split
 from ..database.transaction import (
@@ -148,8 +149,14 @@ ENDED = " AND \"outcome\" <> ''"
 
 # The tasks that wait for it wait for the one in its place.
 WAITING = """
-SELECT "id", "child_id" FROM "perfectqueue_dependency"{hint}
+SELECT "id", "child_id", "if_failed" FROM "perfectqueue_dependency"{hint}
 WHERE "parent_id" = %(old)s AND "state" < 3
+"""
+IN_SEQUENCE = f'SELECT 1 FROM "perfectqueue_dependency" WHERE "if_failed" = {SEQUENCE}'
+REPLACED = f"""
+SELECT "id", EXISTS ({IN_SEQUENCE} AND "state" < 3 AND "child_id" = "perfectqueue_task"."id")
+    OR EXISTS ({IN_SEQUENCE} AND "state" < 3 AND "parent_id" = "perfectqueue_task"."id")
+FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s
 """
 
 
@@ -160,8 +167,8 @@ def replace(
     Put tasks in the places of those with their keys, which are forgotten, also in their batches;
     return their ids by queue and key.
 
-    Raise NotSupportedError while one of these is running, and AlreadyExistsError when others
-    take a key again and again.
+    Raise NotSupportedError while one of these is running, or waits or is waited for in a
+    sequence, and AlreadyExistsError when others take a key again and again.
     """
     fresh = replace_now(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
@@ -186,7 +193,12 @@ def replace_one(
     db: Session, submission: Submission, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
     for _repeat in range(REPEATS):
-        row = db.execute(FIND, {"queue": submission.queue, "key": submission.key}).fetchone()
+        row = db.execute(REPLACED, {"queue": submission.queue, "key": submission.key}).fetchone()
+        if row and row[1]:
+            raise NotSupportedError(
+                f"Task '{submission.key}' is in a sequence, where it waits or is waited for: it"
+                " can't be replaced."
+            )
         left = forget(db, row[0], submission.key) if row else {}
         if left is None:
             continue
@@ -209,10 +221,10 @@ def transfer(db: Session, old: int, new: int) -> None:
     statement += db.dialect.share_clause
     if waiting := db.rows(statement, {"old": old}):
         links = Dependency.objects.using(db.cursor.db.alias)
-        links.filter(pk__in=[id_ for id_, _child in waiting]).update(
-            parent_id=new, state=Dependency.State.NEW
-        )
-        note(db, added={child for _id, child in waiting})
+        # One that has come behind it in its sequence meanwhile has its turn.
+        moved = {id_: child for id_, child, mode in waiting if mode != SEQUENCE}
+        links.filter(pk__in=moved).update(parent_id=new, state=Dependency.State.NEW)
+        note(db, added=set(moved.values()), ended=[old] if len(moved) < len(waiting) else ())
 
 
 def forget(db: Session, task_id: int, key: str) -> dict[int, MemberCounts] | None:

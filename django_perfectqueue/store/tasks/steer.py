@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import (
     TaskError,
 )
 from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task, TaskQuerySet
+from django_perfectqueue.models.batch import SEQUENCE
 
 from ..arithmetic.rate_limit import split
 from ..database.dialects.base import TICKET_COLUMNS
@@ -225,6 +226,7 @@ def retry_dead(
         # What they wait for may end before this commit: that is looked at after it. A batch that
         # has ended looks at its callbacks again.
         closes = links.filter(UNMET, child_id__in=children, parent_id__lt=0)
+        closes = closes.exclude(if_failed=SEQUENCE)
         note(db, added=children, ended=closes.values_list("parent_id", flat=True).distinct())
     return back
 
@@ -243,7 +245,7 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     children, followed, dead = [], {}, Counter[int]()
     links = Dependency.objects.filter(UNMET)
     # One that has joined others goes on, and joins them again.
-    own = links.filter(child_id=OuterRef("pk"), if_failed__lt=JOINED)
+    own = links.filter(child_id=OuterRef("pk")).exclude(if_failed=JOINED)
     others = links.filter(parent_id=OuterRef("pk"))
     rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=ids)
     facts = rows.values_list("pk", Exists(own), Exists(others), "membership__batch_id")

@@ -16,6 +16,7 @@ from django.db.models import Q
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Account, Outcome, State, Task
+from django_perfectqueue.models.batch import SEQUENCE
 
 from ..database.transaction import (
     Session,
@@ -26,7 +27,7 @@ from ..database.transaction import (
     with_retries,
 )
 from ..lanes.accounts import Accounts
-from ..records.dependency_events import counts_without, note_counts, note_gone
+from ..records.dependency_events import EARLY, counts_without, note, note_counts, note_gone
 from ..tasks.park import forget_story, forget_tasks
 from ..tasks.steer import seen_task
 
@@ -48,12 +49,13 @@ CONDITIONS = {
         WHERE "task_id" = "perfectqueue_task"."id" AND "group" = %(group)s
     )""",
 }
-DOOMED = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' AND NOT EXISTS (
+DOOMED = f"""
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({{ids}}) AND "outcome" <> '' AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_dependency" AS "dependency"
     JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
     WHERE "dependency"."parent_id" = "perfectqueue_task"."id" AND "child"."outcome" <> 'finished'
-) AND NOT EXISTS (
+    {{which}}
+) AND NOT {EARLY} AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_batchmember" AS "member"
     JOIN "perfectqueue_batch" AS "batch" ON "batch"."id" = "member"."batch_id"
     WHERE "member"."task_id" = "perfectqueue_task"."id" AND ("batch"."ended_at" IS NULL OR EXISTS (
@@ -63,11 +65,13 @@ SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' A
     ))
 ) ORDER BY "id"
 """
-# Its children may be submitted in a transaction that has yet to commit.
-AWAITED = """
+NOT_IN_SEQUENCE = f'AND "dependency"."if_failed" <> {SEQUENCE}'
+# Its children may be submitted in a transaction that has yet to commit; but not those behind it in
+# its sequence, which is joined later.
+AWAITED = f"""
 SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency" AS "dependency"
 JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
-WHERE "dependency"."parent_id" IN ({ids}) AND "child"."outcome" = ''
+WHERE "dependency"."parent_id" IN ({{ids}}) AND "child"."outcome" = '' {NOT_IN_SEQUENCE}
 """
 NEWEST = """
 SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
@@ -203,12 +207,14 @@ def purgeable(
 @retry_transaction
 def delete_ended(task_id: int, *, using: str) -> None:
     """
-    Delete a task that has ended.
+    Delete a task that has ended; with that those that wait behind it in its sequence go on.
 
     Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or purge()
-    would keep it.
+    would keep it for another reason.
     """
     gone, kept_for = forget([task_id], using=using)
+    if not (gone or kept_for):
+        gone, kept_for = forget([task_id], using=using, skip=True)
     if gone:
         return
     if kept_for:
@@ -218,7 +224,7 @@ def delete_ended(task_id: int, *, using: str) -> None:
         if task.outcome:
             raise NotSupportedError(
                 f"Task '{task.key}' is kept until the tasks that wait for it, or for its batch,"
-                " have finished."
+                " have finished, and its turn in its sequence has come."
             )
         raise NotSupportedError(f"Task '{task.key}' is live; ended ones are deleted.")
 
@@ -229,10 +235,13 @@ def newest_id(*, using: str) -> int:
     return with_retries(ids.first, using=using) or 0
 
 
-def forget(ids: Collection[int], *, using: str) -> tuple[list[int], set[str]]:
-    """Delete tasks that have ended; return which, and for what others are kept."""
+def forget(ids: Collection[int], *, using: str, skip: bool = False) -> tuple[list[int], set[str]]:
+    """
+    Delete tasks that have ended; return which, and for what others are kept. With ``skip`` those
+    are deleted, too, that stop their sequences.
+    """
     free = set(ids) - awaited(ids, using=using)
-    return past_references(partial(delete_free, using=using), free, using=using)
+    return past_references(partial(delete_free, using=using, skip=skip), free, using=using)
 
 
 def past_references(
@@ -278,11 +287,13 @@ def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]
     return known, names
 
 
-def delete_free(free: Collection[int], *, using: str) -> list[int]:
+def delete_free(free: Collection[int], *, using: str, skip: bool) -> list[int]:
     with in_transaction(using) as db:
-        rows = db.rows(DOOMED + db.dialect.skip_clause, ids=free)
+        statement = DOOMED.replace("{which}", NOT_IN_SEQUENCE if skip else "")
+        rows = db.rows(statement + db.dialect.skip_clause, ids=free)
         locked = [task_id for (task_id,) in rows]
         if locked:
+            note(db, ended=locked if skip else ())
             forget_story(db, locked)
             forget_tasks(db, locked)
     return locked

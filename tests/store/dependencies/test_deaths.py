@@ -238,3 +238,58 @@ class DeathTests(TransactionTestCase):
             Queue().submit("a", "other", on_conflict="replace")
 
         self.each_death(prepare, act, lambda: self.assertEqual(self.finish_all(), ["a", "b"]))
+
+    def sequence(self):
+        for key in "ab":
+            Queue().submit(key, "report", sequence="s")
+
+    def test_who_submits_to_a_sequence(self):
+        def act():
+            tasks = ({"key": key, "type": "report", "sequence": "s"} for key in "cd")
+            Queue().submit_many(tasks)
+
+        def check():
+            there = Queue()["d"].exists()
+            self.assertEqual(self.finish_all(), ["a", "b", *(["c", "d"] if there else [])])
+            Queue().submit("e", "report", sequence="s")
+            self.assertEqual(self.finish_all(), ["e"])
+
+        self.each_death(self.sequence, act, check)
+
+    def test_who_finishes_one_of_a_sequence(self):
+        def act():
+            Queue().poll().finish()
+
+        def check():
+            first = [] if Queue()["a"].metadata().outcome else ["a"]
+            Queue().submit("c", "report", sequence="s")
+            self.assertEqual(self.finish_all(), [*first, "b", "c"])
+
+        self.each_death(self.sequence, act, check)
+
+    def test_who_skips_one_of_a_sequence(self):
+        def prepare():
+            self.sequence()
+            Queue().submit("c", "report", sequence="s")
+
+        def act():
+            Queue()["b"].force_finish()
+
+        def check():
+            left = [] if Queue()["b"].metadata().outcome else ["b"]
+            self.assertEqual(self.finish_all(), ["a", *left, "c"])
+
+        self.each_death(prepare, act, check)
+
+    def test_who_deletes_the_one_that_stops_a_sequence(self):
+        def prepare():
+            self.sequence()
+            Queue().poll().fail()
+
+        def act():
+            store.upkeep.delete_ended(Queue()["a"].id, using="default")
+
+        def check():
+            self.assertEqual(self.finish_all(), [] if Queue()["a"].exists() else ["b"])
+
+        self.each_death(prepare, act, check)

@@ -108,7 +108,8 @@ class NonBlockingOutput(io.RawIOBase):
         with self.lock:
             while self.waiting or self.lost:
                 if not self.waiting:
-                    self.waiting += dropped_message(self.lost)
+                    text = f"\n{self.lost} lines of output were dropped: nobody read them.\n"
+                    self.waiting += text.encode()
                     self.lost = 0
                 # Whole lines of a size that a pipe takes in one piece, so that processes
                 # don't mix theirs.
@@ -146,11 +147,6 @@ def is_writable(file: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLOUT)
     return bool(poll.poll(seconds * 1000))
-
-
-def dropped_message(lines: int) -> bytes:
-    text = f"{lines} lines of output were dropped: nobody read them."
-    return f"\n{text}\n".encode(errors="replace")
 
 
 def reopened(file: int) -> int:

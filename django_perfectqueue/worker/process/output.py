@@ -182,14 +182,14 @@ def install() -> None:
 
 
 def through_outlet(stream: TextIO) -> TextIO:
-    """Return a non-blocking stream to the same file."""
+    """Return a non-blocking stream to the same file, which escapes what its encoding has not."""
     stream.flush()
     outlet = NonBlockingOutput(stream.fileno())
     outlets.append(outlet)
     return io.TextIOWrapper(
         io.BufferedWriter(outlet),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=True,
     )
 

@@ -8,14 +8,10 @@ and what others log of it can be masked.
 
 from __future__ import annotations
 
-import json
 import logging
-import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from . import tracing
 from .lib.printable import printable
 from .lib.running import running
 from .payload.context import STARS, masked
@@ -25,7 +21,7 @@ NOTHING: Mapping[str, object] = dict.fromkeys(FIELDS, "")
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-__all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context"]
+__all__ = ["FIELDS", "Masked", "TaskContext", "about", "context"]
 
 PLAIN = logging.Formatter()
 
@@ -117,59 +113,3 @@ def masked_value(value: object, redacted: Callable[[str], str]) -> object:
     if isinstance(value, Mapping):
         return {name: masked_value(inner, redacted) for name, inner in value.items()}
     return [masked_value(inner, redacted) for inner in value] if isinstance(value, list) else value
-
-
-class JsonFormatter(logging.Formatter):
-    """
-    Writes each record as a JSON object on a line of its own.
-
-    It has the time (UTC, ISO 8601), the level, the logger, the process and the message;
-    the task that runs, with no filter needed; what was given as ``extra``; where there is
-    a trace, ``trace_id`` and ``span_id``; and the traceback as text. What JSON does not
-    know is written as its ``repr()``.
-    """
-
-    host = socket.gethostname()
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts = self.record_facts(record)
-        try:
-            return json.dumps(facts, default=repr, allow_nan=False)
-        except (TypeError, ValueError, RecursionError):
-            return json.dumps({name: plain(value) for name, value in facts.items()})
-
-    def record_facts(self, record: logging.LogRecord) -> dict[str, object]:
-        given = {name: value for name, value in vars(record).items() if name not in STANDARD}
-        task = {**context(), **given}
-        return {
-            "time": self.formatTime(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "host": self.host,
-            "pid": record.process,
-            "message": record.getMessage(),
-            **{name: value for name, value in task.items() if name not in FIELDS or value != ""},
-            **{name: value for name, value in tracing.ids().items() if name not in given},
-            **self.trouble(record),
-        }
-
-    def formatTime(  # noqa: N802
-        self, record: logging.LogRecord, datefmt: str | None = None
-    ) -> str:
-        moment = time.gmtime(record.created)
-        return time.strftime("%Y-%m-%dT%H:%M:%S", moment) + f".{int(record.msecs):03}Z"
-
-    def trouble(self, record: logging.LogRecord) -> dict[str, str]:
-        found = {}
-        if record.exc_info and record.exc_info[0] is not None:
-            found["error"] = record.exc_info[0].__qualname__
-            found["traceback"] = record.exc_text or self.formatException(record.exc_info)
-        elif record.exc_text:
-            found["traceback"] = record.exc_text
-        if record.stack_info:
-            found["stack"] = self.formatStack(record.stack_info)
-        return found
-
-
-def plain(value: object) -> object:
-    return value if isinstance(value, str | int | None) else repr(value)

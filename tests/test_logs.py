@@ -5,13 +5,12 @@ from urllib.parse import quote, quote_plus
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import tracing
 from django_perfectqueue.lib.running import running
-from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
+from django_perfectqueue.logs import FIELDS, Masked, TaskContext
 from django_perfectqueue.payload.context import STARS
 from django_perfectqueue.queue import AcquiredTask
 
-from .factories import NOON, lease
+from .factories import lease
 
 SECRET = "4711-0815"
 
@@ -32,12 +31,6 @@ def logged(message="Hello.", *args, error=None, **extra):
     )
 
 
-def as_json(record):
-    line = JsonFormatter().format(record)
-    assert "\n" not in line
-    return json.loads(line)
-
-
 class LogTestCase(SimpleTestCase):
     def run_task(self, **data):
         token = running.set(task(**data))
@@ -45,15 +38,6 @@ class LogTestCase(SimpleTestCase):
 
 
 class ContextTests(LogTestCase):
-    def test_json_tells_the_trace_where_there_is_one(self):
-        self.assertNotIn("trace_id", as_json(logged()))
-        parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-        token = tracing.traceparent.set(parent)
-        self.addCleanup(tracing.traceparent.reset, token)
-        reported = as_json(logged())
-        self.assertEqual("-".join((reported["trace_id"], reported["span_id"])), parent[3:-3])
-        self.assertEqual(as_json(logged(trace_id="mine"))["trace_id"], "mine")
-
     def test_a_record_tells_the_task_that_runs(self):
         self.run_task()
         record = logged()
@@ -79,7 +63,6 @@ class ContextTests(LogTestCase):
         running.set(None)
         TaskContext().filter(record)
         self.assertEqual(record.pq_key, "k1")
-        self.assertEqual(as_json(record)["pq_key"], "k1")
 
     def test_it_stands_in_a_logging_setting(self):
         made = logging.config.DictConfigurator({"version": 1}).configure_filter(
@@ -88,34 +71,7 @@ class ContextTests(LogTestCase):
         self.assertIsInstance(made, TaskContext)
 
 
-class JsonTests(LogTestCase):
-    def test_a_record_is_an_object_on_a_line(self):
-        self.run_task()
-        reported = as_json(logged("It took\n%d rows.", 3, rows=3))
-        self.assertEqual(reported["message"], "It took\n3 rows.")
-        self.assertEqual((reported["level"], reported["logger"]), ("ERROR", "shop.mail"))
-        self.assertEqual(
-            (reported["pq_key"], reported["pq_attempt"], reported["rows"]), ("k1", 2, 3)
-        )
-        self.assertRegex(reported["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-
-    def test_outside_of_a_task_it_names_none(self):
-        self.assertFalse([name for name in as_json(logged()) if name.startswith("pq_")])
-
-    def test_an_error_has_its_traceback(self):
-        try:
-            raise KeyError("boom")
-        except KeyError as error:
-            reported = as_json(logged(error=error))
-        self.assertEqual(reported["error"], "KeyError")
-        self.assertIn("KeyError: 'boom'", reported["traceback"])
-
-    def test_what_json_does_not_know_is_written_all_the_same(self):
-        reported = as_json(logged(at=NOON, pair=float("nan"), odd={(1, 2): "x"}, word="\ud800"))
-        self.assertIn("2030", reported["at"])
-        self.assertEqual((reported["pair"], reported["odd"]), ("nan", "{(1, 2): 'x'}"))
-        self.assertEqual(reported["word"], "\ud800")
-
+class PlainTests(LogTestCase):
     def test_no_data_is_reported_with_a_task(self):
         """
         Who logs a task, or sends the locals of a traceback somewhere, shows no payload.
@@ -123,7 +79,7 @@ class JsonTests(LogTestCase):
         self.run_task()
         held = task()
         self.assertEqual(held.data, {"card": SECRET})
-        line = JsonFormatter().format(logged("%r %r", held, held.lease, task=held))
+        line = logging.Formatter().format(logged("%r %r", held, held.lease, task=held))
         self.assertNotIn(SECRET, line)
         self.assertIn("k1", line)
 
@@ -172,11 +128,10 @@ class MaskedTests(LogTestCase):
         error = self.raised()
         record = self.masked(error=error)
         self.assertIs(record.exc_info[1], error)
-        for formatter in (logging.Formatter(), JsonFormatter()):
-            line = formatter.format(record)
-            self.assertIn(f"ValueError: bad {STARS}", line)
-            self.assertIn("in raised", line)
-            self.assertNotIn("hunter22", line)
+        line = logging.Formatter().format(record)
+        self.assertIn(f"ValueError: bad {STARS}", line)
+        self.assertIn("in raised", line)
+        self.assertNotIn("hunter22", line)
 
     def test_what_holds_nothing_sensitive_is_left_as_it_is(self):
         for data in ({"user": "ann"}, {"password": "else-where"}):

@@ -12,8 +12,8 @@ from django.db.models import Exists, F, OuterRef, Sum
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
-from django_perfectqueue.inspection.why_waiting import WORKERS, workers_serving
-from django_perfectqueue.inspection.workers import AT_ONCE
+from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.inspection.workers import AT_ONCE, WORKERS
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
 from django_perfectqueue.store.records import Tally

@@ -24,7 +24,7 @@ from django_perfectqueue.store.records.usage import (
 )
 from django_perfectqueue.store.records.usage_read import series, sums, totals
 
-from .why_waiting import WORKERS
+from .workers import WORKERS
 
 COUNTED = 10_000
 # Of each group of failures its number, and the time of the latest.

@@ -271,7 +271,8 @@ def episodes(
     tried = {one.acquired: one for one in attempts}
     known = {journal.number: journal for journal in journals}
     first = attempts[0].acquired if attempts and attempts[0].number > 1 else 0
-    runs = running_number(task)
+    ticket = ticket_of(task)
+    runs = ticket.attempt if ticket and is_held(task) else None
     return [
         Episode(attempt=tried.get(number), journal=known.get(number), is_running=number == runs)
         for number in sorted({*tried, *(number for number in known if number >= first)})
@@ -359,12 +360,6 @@ def state_of(row: Any, task: models.Task) -> str:
     else:
         word = "answered" if row.answered else "waiting"
     return "ended" if task.outcome and word in ("sleeping", "waiting", "joining") else word
-
-
-def running_number(task: models.Task) -> int | None:
-    """Return the number of the attempt that runs, if one does."""
-    ticket = ticket_of(task)
-    return ticket.attempt if ticket and is_held(task) else None
 
 
 def present(task: models.Task, journals: Sequence[models.Journal]) -> models.Journal | None:

@@ -27,10 +27,9 @@ from django_perfectqueue.store.arithmetic.rate_limit import named, scoped, split
 
 from .family import exact, summed
 from .reasons import COUNTED, Code, Reason
+from .workers import WORKERS
 
 __all__ = ["Case", "Code", "Reason", "may_know", "why_waiting", "workers_serving"]
-
-WORKERS = 1_000
 
 
 def why_waiting(
@@ -54,13 +53,10 @@ def why_waiting(
     return Case(task, ticket, using, now).reason
 
 
-def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[models.Worker]:
-    """Return the workers that take tasks, those seen last first; without ``now``, at present."""
-    workers = models.Worker.objects.using(using)
-    now = now or workers.values_list(ServerNow(), flat=True).first()
-    if now is None:
-        return ()
-    return list(serving(using, now))
+def workers_serving(*, using: str) -> Sequence[models.Worker]:
+    """Return the workers that take tasks, those seen last first."""
+    now = models.Worker.objects.using(using).values_list(ServerNow(), flat=True).first()
+    return () if now is None else list(serving(using, now))
 
 
 def serving(using: str, now: datetime) -> models.WorkerQuerySet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -145,18 +146,16 @@ class Listing:
         self.more = False
 
     def __iter__(self) -> Iterator[models.Task]:
-        while page := list(self.tasks[: self.page_size()]):
+        most = self.limit or sys.maxsize
+        while page := list(self.tasks[: min(PAGE, most - self.count + 1)]):
             for task in page:
-                if self.limit and self.count == self.limit:
+                if self.count == most:
                     self.more = True
                     return
                 self.count += 1
                 self.last = task.id
                 yield task
             self.tasks = behind(self.tasks, self.last)
-
-    def page_size(self) -> int:
-        return min(PAGE, self.limit - self.count + 1) if self.limit else PAGE
 
 
 def behind(tasks: models.TaskQuerySet, task_id: int) -> models.TaskQuerySet:
@@ -267,7 +266,9 @@ class TaskPage:
         if self.command.as_json:
             found = facts.story_facts(story, with_data=with_data)
             found |= facts.family_facts(own, batch)
-            found["actions"] = [action_facts(one) for one in story.actions]
+            found["actions"] = [
+                {"at": one.at, "by": one.by, **(one.after or {})} for one in story.actions
+            ]
             found["progress"] = facts.progress_facts(story.progress)
             found["steps"] = [facts.kept_facts(one, with_data=with_data) for one in kept]
             if options["log"] != "none":
@@ -388,10 +389,6 @@ class TaskPage:
 
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
-
-
-def action_facts(change: models.Change) -> dict[str, object]:
-    return {"at": change.at, "by": change.by, **(change.after or {})}
 
 
 def how_far(journal: models.Journal, now: datetime) -> str:

@@ -222,7 +222,8 @@ def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None)
     cells = ([printable(column.cell(row)) for column in columns] for row in rows)
     sample = list(islice(cells, SAMPLE))
     titles = [column.title or "" for column in columns]
-    widths = fitting(columns, widest([titles, *sample]), width)
+    widest = [max(map(columns_of, cells)) for cells in zip(titles, *sample, strict=True)]
+    widths = fitting(columns, widest, width)
     for row in chain([titles], sample, cells) if sample else ():
         parts = [
             column.paint(padded(cell if width is None else cut(cell, room), room, column.right))
@@ -230,10 +231,6 @@ def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None)
             if room
         ]
         yield GAP.join(parts).rstrip()
-
-
-def widest(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(columns_of, cells)) for cells in zip(*rows, strict=True)]
 
 
 def fitting(columns: Sequence[Column[R]], widths: list[int], width: int | None) -> list[int]:

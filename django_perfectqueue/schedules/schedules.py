@@ -196,10 +196,6 @@ class ScheduleHandle:
         own = own.annotate(tick=Substr("key", len(row.name) + 2)).exclude(tick__contains="@")
         return list(own.order_by("-key")[:count])
 
-    def explain(self) -> str:
-        """Return its timing in words, in English."""
-        return schedules.timing_of(self.row()).explain()
-
     def backfill(
         self,
         since: When,
@@ -254,7 +250,6 @@ class ScheduleHandle:
     atrigger = twin(trigger)
     anext = twin(next)  # noqa: A003
     alast = twin(last)
-    aexplain = twin(explain)
     abackfill = twin(backfill)
     adelete = twin(delete)
 

@@ -94,17 +94,13 @@ def tabs(
     ]
 
 
-def figures_link(shown: object, **query: object) -> SafeString:
-    """Return a link to what a queue, a type or a user did over time."""
-    return format_html('<a href="{}?{}">{}</a>', page_url("figures"), urlencode(query), shown)
-
-
 def links(**query: object) -> list[SafeString]:
     """Return links to the tasks and the figures of a queue or a user."""
+    url = f"{page_url('figures')}?{urlencode(query)}"
     return [
         list_link("task", _("Tasks"), **query),
         list_link("deadletter", _("Failed tasks"), **query),
-        figures_link(_("Figures"), **query),
+        format_html('<a href="{}">{}</a>', url, _("Figures")),
     ]
 
 

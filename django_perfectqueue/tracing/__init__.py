@@ -12,7 +12,6 @@ See https://www.w3.org/TR/trace-context/.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from ..conf import options
-from ..exceptions import ConfigError
 
 logger = logging.getLogger("django_perfectqueue.tracing")
 
@@ -110,11 +108,3 @@ def restore(values: Mapping[str, object]) -> None:
 def taken_along(values: Mapping[str, object]) -> Trace | None:
     """Return the trace that a task has taken along."""
     return read(values.get(PARENT), values.get(STATE))
-
-
-def ids() -> dict[str, str]:
-    """Return ``trace_id`` and ``span_id`` for a log record, or nothing."""
-    with contextlib.suppress(ConfigError):
-        if (trace := current()) is not None:
-            return {"trace_id": trace.trace_id, "span_id": trace.span_id}
-    return {}

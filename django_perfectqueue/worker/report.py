@@ -35,15 +35,9 @@ class Reporter:
     def say(self, line: str) -> None:
         if self.verbosity >= USUAL:
             try:
-                self.put(line)
+                self.write(line)
             except (OSError, ValueError):
                 self.verbosity = SILENT
-
-    def put(self, line: str) -> None:
-        try:
-            self.write(line)
-        except UnicodeEncodeError:
-            self.write(line.encode("ascii", "backslashreplace").decode())
 
     def head(self, line: str) -> None:
         self.say(self.bold(line))

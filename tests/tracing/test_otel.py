@@ -1,5 +1,4 @@
 import asyncio
-import logging
 from contextlib import contextmanager
 from unittest import mock, skipUnless
 
@@ -8,7 +7,6 @@ from django.test import TestCase, override_settings
 
 from django_perfectqueue import tracing
 from django_perfectqueue.exceptions import AlreadyExistsError
-from django_perfectqueue.logs import JsonFormatter
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.tracing import otel
@@ -186,14 +184,6 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
             self.assertEqual(process.links, ())
             Queue().clear()
         self.assertEqual(process.attributes["perfectqueue.ending"], "failed")
-
-    def test_a_log_record_tells_the_span(self):
-        record = logging.makeLogRecord({"msg": "Hello."})
-        with self.tracer.start_as_current_span("view") as view:
-            place = view.get_span_context()
-            reported = JsonFormatter().record_facts(record)
-        ids = (reported["trace_id"], reported["span_id"])
-        self.assertEqual(ids, (f"{place.trace_id:032x}", f"{place.span_id:016x}"))
 
     def test_switched_off_it_makes_no_span_and_no_context(self):
         with override_settings(PERFECTQUEUE={}), self.tracer.start_as_current_span("view"):

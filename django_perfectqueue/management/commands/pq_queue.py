@@ -165,8 +165,7 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
     """List all queues with their figures."""
-    lines = queue_lines(command, overview(using=command.queue.using))
-    command.print(lines)
+    command.print(queue_lines(command, overview(using=command.queue.using)))
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:

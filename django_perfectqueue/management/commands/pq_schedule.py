@@ -12,9 +12,9 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
-from django_perfectqueue.inspection.schedules import in_words, problems_of, standing, with_statuses
+from django_perfectqueue.inspection.schedules import in_words, standing, with_statuses
 from django_perfectqueue.lib.printable import on_one_line
-from django_perfectqueue.models import Schedule, Task
+from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
 from django_perfectqueue.schedules.terms import CHECKS
 
@@ -63,11 +63,6 @@ FACTS: list[Column[Schedule]] = [
 ]
 
 
-def tick_of(task: Task) -> str:
-    """Return the tick that the key of a task names."""
-    return task.key.rpartition("@")[2]
-
-
 NEXT = 5
 LAST = 10
 
@@ -99,7 +94,8 @@ def do_show(command: NounCommand, options: CommandOptions) -> None:
         command.print_title(f"Schedule '{row.name}'")
         command.print_fields((str(one.title), one.seen(row) or None) for one in FACTS if one.title)
         print_block(command, "next", map(clock, ticks))
-        print_block(command, "last", [f"{tick_of(one)}  {one.status}" for one in tasks])
+        last_ticks = [f"{one.key.rpartition('@')[2]}  {one.status}" for one in tasks]
+        print_block(command, "last", last_ticks)
         for name, value in data.items():
             command.print_field(name, json.dumps(value, ensure_ascii=False))
 
@@ -183,18 +179,6 @@ def do_delete(command: NounCommand, options: CommandOptions) -> None:
         command.answer(facts, f"Schedule '{schedule.name}' is deleted.")
 
 
-def do_check(command: NounCommand, options: CommandOptions) -> None:
-    """Exit with 1 where one is broken or late, and say why."""
-    found = list(problems_of(using=command.queue.using))
-    if command.as_json:
-        for row, sentence in found:
-            command.print_json({**for_programs(FACTS, row), "sentence": sentence})
-    if found:
-        raise CommandError(*(sentence for _row, sentence in found))
-    if not command.as_json:
-        command.say("No schedule is broken or late.")
-
-
 @no_translations
 def report(command: NounCommand, schedule: ScheduleHandle, word: str) -> None:
     """Say what was done, and when the next tasks come."""
@@ -262,5 +246,4 @@ class Command(NounCommand):
             do_backfill, "1", flags=f"--until --overlap {MANY} --since!", submits=True
         ),
         "delete": Subcommand(do_delete, "+"),
-        "check": Subcommand(do_check),
     }

@@ -278,26 +278,17 @@ class Command(HintingCommand):
             command = [sys.executable, "-m", "django", "pq_worker", *arguments(options)]
             environment["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        echo = () if self.stdout_is_ours() else (self.stdout, self.stderr)
         child.set_title("launcher")
         with cli_errors():
             launcher = Launcher(
                 command,
                 detach_wait=chosen_options(options).DETACH_WAIT,
                 environment=environment,
-                echo=echo,
                 pid_file=generation.PidFile(options["pid_file"]) if options["pid_file"] else None,
                 notifier=Notifier(for_us),
                 first=first,
             )
             return launcher.run()
-
-    def stdout_is_ours(self) -> bool:
-        """Return whether a child process prints to the same place."""
-        try:
-            return bool(self.stdout.fileno() == 1)
-        except (AttributeError, OSError, ValueError):
-            return False
 
     def supervise(self, launcher: socket.socket, options: CommandOptions) -> int:
         child.set_title("supervisor")

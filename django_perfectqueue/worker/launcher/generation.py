@@ -15,8 +15,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from django.core.management.base import OutputWrapper
-
 from django_perfectqueue.exceptions import ConfigError
 
 from ..database.link import prepare_for_fork
@@ -27,8 +25,6 @@ SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
 
 class ForkedProcess:
     """A forked child, with the part of Popen's interface that a generation uses."""
-
-    stdout = stderr = None
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -58,31 +54,17 @@ class Generation:
     """
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes] | ForkedProcess,
-        channel: socket.socket,
-        *,
-        echo: Sequence[OutputWrapper] = (),
+        self, process: subprocess.Popen[bytes] | ForkedProcess, channel: socket.socket
     ) -> None:
         self.process = process
         self.socket = channel
         self.socket.setblocking(False)
-        self.echo = echo
         self.hears = self.ready = self.answered = self.gone = self.dismissed = False
-        for file in self.outputs:
-            os.set_blocking(file, False)
-
-    @property
-    def outputs(self) -> list[int]:
-        pipes = (self.process.stdout, self.process.stderr)
-        return [pipe.fileno() for pipe in pipes if pipe is not None]
 
     @property
     def sources(self) -> list[int]:
         """The descriptors to wait on while it runs."""
-        if self.code() is not None:
-            return []
-        return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
+        return [] if self.gone or self.code() is not None else [self.socket.fileno()]
 
     def let_go(self) -> None:
         """Let a forked supervisor begin."""
@@ -132,26 +114,14 @@ class Generation:
             return 0
         return 128 - code if code < 0 else code
 
-    def relay(self) -> None:
-        """Copy its output to ``echo``."""
-        for file, writer in zip(self.outputs, self.echo, strict=True):
-            if text := drain(file):
-                writer.write(text.decode(errors="replace"), ending="")
-
     def close(self) -> None:
-        """Close the pipes; the process may go on."""
-        self.relay()
+        """Close the socket; the process may go on."""
         self.socket.close()
         if self.process.poll() is None:
             self.process.returncode = 0
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
 
 
-def spawned(
-    command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[OutputWrapper] = ()
-) -> Generation:
+def spawned(command: Sequence[str], environment: Mapping[str, str]) -> Generation:
     """Start a supervisor in a fresh interpreter, which reads code and settings anew."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as failing:
@@ -160,12 +130,10 @@ def spawned(
             command,
             env={**environment, SUPERVISOR: str(theirs.fileno())},
             pass_fds=[theirs.fileno()],
-            stdout=subprocess.PIPE if echo else None,
-            stderr=subprocess.PIPE if echo else None,
             start_new_session=True,
         )
         failing.pop_all()
-    return Generation(process, ours, echo=echo)
+    return Generation(process, ours)
 
 
 def forked() -> tuple[Generation, None] | tuple[None, socket.socket]:

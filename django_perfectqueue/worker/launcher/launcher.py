@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from django.core.management.base import OutputWrapper
-
 from ..process import output, signals
 from .generation import Generation, PidFile, spawned
 
@@ -96,7 +94,6 @@ class Launcher:
     command: Sequence[str]
     detach_wait: float
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    echo: Sequence[OutputWrapper] = ()
     pid_file: PidFile | None = None
     notifier: Notifier = field(default_factory=Notifier)
     first: Generation | None = None
@@ -147,7 +144,7 @@ class Launcher:
             self.first.let_go()
             return self.first
         environment = {**self.environment, GENERATION: str(self.started)}
-        return spawned(self.command, environment, echo=self.echo)
+        return spawned(self.command, environment)
 
     def stay(self) -> int:
         while True:
@@ -176,7 +173,6 @@ class Launcher:
         signals.readable([self.signal_queue.read_fd, *sources], pause)
         for one in generations:
             one.listen()
-            one.relay()
 
     def generations(self) -> list[Generation]:
         return [self.current, *self.older, *([self.next] if self.next else [])]
@@ -228,9 +224,6 @@ class Launcher:
         return signum
 
     def say(self, text: str) -> None:
-        if self.echo:
-            self.echo[0].write(text)
-            return
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()

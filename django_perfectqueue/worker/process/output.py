@@ -108,7 +108,8 @@ class NonBlockingOutput(io.RawIOBase):
         with self.lock:
             while self.waiting or self.lost:
                 if not self.waiting:
-                    self.waiting += dropped_message(self.lost)
+                    text = f"\n{self.lost} lines of output were dropped: nobody read them.\n"
+                    self.waiting += text.encode()
                     self.lost = 0
                 # Whole lines of a size that a pipe takes in one piece, so that processes
                 # don't mix theirs.
@@ -148,11 +149,6 @@ def is_writable(file: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def dropped_message(lines: int) -> bytes:
-    text = f"{lines} lines of output were dropped: nobody read them."
-    return f"\n{text}\n".encode(errors="replace")
-
-
 def reopened(file: int) -> int:
     """
     Return a second, non-blocking file description of a pipe or a terminal.
@@ -186,14 +182,14 @@ def install() -> None:
 
 
 def through_outlet(stream: TextIO) -> TextIO:
-    """Return a non-blocking stream to the same file."""
+    """Return a non-blocking stream to the same file, which escapes what its encoding has not."""
     stream.flush()
     outlet = NonBlockingOutput(stream.fileno())
     outlets.append(outlet)
     return io.TextIOWrapper(
         io.BufferedWriter(outlet),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=True,
     )
 

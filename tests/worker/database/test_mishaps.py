@@ -334,15 +334,6 @@ class RestartTests(SimpleTestCase):
 
 
 class ReporterTests(SimpleTestCase):
-    def test_a_key_that_the_terminal_cannot_show_is_escaped(self):
-        shown = StringIO()
-
-        def write(text):
-            shown.write(text.encode("latin-1").decode("latin-1"))
-
-        Reporter(write, no_style(), 1).say("finished 仕事")
-        self.assertEqual(shown.getvalue(), "finished \\u4ed5\\u4e8b")
-
     def test_an_output_that_is_closed_ends_the_talking_and_not_the_work(self):
         closed = StringIO()
         closed.close()

@@ -82,6 +82,14 @@ class OutletTests(SimpleTestCase):
             os._exit(len(out.waiting))
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
+    def test_what_the_encoding_cannot_show_is_escaped(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        file = os.fdopen(writer, "w", encoding="latin-1")
+        self.addCleanup(file.close)
+        print("finished 仕事 ä", file=output.through_outlet(file))
+        self.assertEqual(os.read(reader, 100), b"finished \\u4ed5\\u4e8b \xe4\n")
+
     def test_a_reader_that_has_gone_disturbs_nobody(self):
         reader, writer = os.pipe()
         os.close(reader)

@@ -367,21 +367,15 @@ class Dialect(ABC):
         return ""
 
 
-def average(cost: str, *, mean: str, keep: str) -> str:
-    """
-    Return the SQL of an account's moving mean; ``keep`` is how much of the known one stays.
-
-    The first measure takes the place of what an unmeasured one was given.
-    """
-    moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
-    return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
-
-
 # What a charge makes of an account, by the entry that is ``given``.
 CHARGED = {
     "running": '"account"."running" + "given"."running"',
     "virtual_time": '"account"."virtual_time" + "given"."seconds" / "account"."weight"',
-    "cost": average('"account"."cost"', mean='"given"."mean"', keep='"given"."keep"'),
+    # A moving mean, of which ``keep`` is how much of the known one stays. The first measure takes
+    # the place of what an unmeasured one was given.
+    "cost": """CASE
+        WHEN "account"."cost" < 0 AND "given"."keep" < 1 THEN "given"."mean"
+        ELSE "account"."cost" * "given"."keep" + "given"."mean" * (1 - "given"."keep") END""",
     "since": """CASE
         WHEN "given"."served" OR "given"."short" THEN {now} ELSE "account"."since" END""",
     "finish_tag": """CASE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import count
 from operator import attrgetter
 from typing import Any
 
@@ -31,21 +31,18 @@ def run_child(steps: Steps, name: str, submit: Callable[[], Any]) -> Any:
     Return the queue and the key of a child, which is stored once: with what is kept of it, or not
     at all.
     """
-
-    tries = 0
+    tries = count()
 
     def store_child() -> object:
         child = submit()
-        store.add_child(steps.task.lease.task_id, child.id, using=steps.using)
+        store.dependencies.add_child(steps.task.lease.task_id, child.id, using=steps.using)
         return [child.queue.name, child.key]
 
     def act() -> Any:
-        nonlocal tries
-        tries += 1
         with store.database.together(using=steps.using):
-            if tries > 1:
+            if next(tries):
                 # The commit of the try before may yet come through: it is waited for.
-                store.hold(steps.task.lease, using=steps.using)
+                store.leases.hold(steps.task.lease, using=steps.using)
                 steps.read()
             return steps.run(name, store_child)
 
@@ -88,7 +85,7 @@ class Join:
         ends, live = self.look()
         terms: Any = {"using": steps.using}
         if live:
-            store.begin_join(steps.task.lease, live, **terms)
+            store.dependencies.begin_join(steps.task.lease, live, **terms)
             # It suspends the task where there is time left.
             steps.look(Kind.JOIN, self.name, self.end)
         what = "What has come of the tasks"
@@ -96,7 +93,7 @@ class Join:
         if why := store.database.too_long(text, **terms):
             raise InvalidResultError(f"{what} can't be stored: {why}. Join fewer of them.")
         wait = store.Wait(Kind.JOIN, self.name)
-        store.end_join(steps.task.lease, wait, text, **terms, now=steps.task._time())
+        store.dependencies.end_join(steps.task.lease, wait, text, **terms, now=steps.task._time())
         steps.kept[Kind.JOIN, self.name] = None
         return text
 
@@ -104,25 +101,17 @@ class Join:
         """Return how the tasks have ended, and the ids of those that have not."""
         ids = self.ids()
         found = store.notify.ends(sorted({*ids.values()}), using=self.steps.using)
-        ends, live = [], []
+        ends = []
         for task in self.tasks:
-            task_id, key = ids.get(task, 0), key_of(task)
-            end = End(key, *found.get(task_id, [DELETED]))
-            if not end.status:
-                end = End(key, LATE)
-                live.append(task_id)
-            ends.append(end)
-        return ends, live
+            end = End(key_of(task), *found.get(ids.get(task, 0), [DELETED]))
+            ends.append(end if end.status else End(end.key, LATE))
+        return ends, [task_id for task_id, end in found.items() if not end.outcome]
 
     def ids(self) -> dict[store.Parent, int]:
         """Return the ids of the tasks that are there."""
-        ids, keys = {}, defaultdict[str, list[str]](list)
-        for task in self.tasks:
-            if task.id is None:
-                keys[task.queue].append(task.key)
-            else:
-                ids[task] = task.id
-        for queue, its in keys.items():
+        ids = {task: task.id for task in self.tasks if task.id is not None}
+        for queue in {task.queue for task in self.tasks if task.id is None}:
+            its = [task.key for task in self.tasks if task.queue == queue]
             found = store.notify.find_all(queue, its, using=self.steps.using)
             ids |= {store.Parent(queue, key): id_ for key, id_ in found.items()}
         if left := [task for task in self.tasks if task not in ids]:

@@ -14,15 +14,7 @@ from . import database, dependencies, leases, notify, records, schedules, upkeep
 
 # Submit.
 from .dependencies.batches import create_batch
-from .dependencies.submit import (
-    add_child,
-    begin_join,
-    end_join,
-    replace_linked,
-    submit_linked,
-    wait_for,
-    wait_no_longer_for,
-)
+from .dependencies.submit import replace_linked, submit_linked, wait_for, wait_no_longer_for
 from .tasks.revise import replace
 from .tasks.submit import in_chunks, send_ahead, submit, submit_all
 from .tasks.unique import submit_unique
@@ -34,7 +26,7 @@ from .claims.single_lane import take_alone
 from .values import Lease
 
 # Settle.
-from .leases import heartbeat, hold, refusal
+from .leases import heartbeat, refusal
 from .tasks.close import finish
 from .tasks.park import park
 from .tasks.settle import AtomicTransaction, Ending, settle, update_payload

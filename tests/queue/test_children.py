@@ -262,11 +262,11 @@ class JoinTests(TransactionTestCase):
         self.assertFalse(DependencyEvent.objects.exists())
 
     def test_one_ends_after_it_has_looked(self):
-        for name in ("begin_join", "settle"):
+        for where, name in ((store.dependencies, "begin_join"), (store, "settle")):
             Queue().clear()
             task = take()
             [child] = self.children(task, "a")
-            real, ended = getattr(store, name), []
+            real, ended = getattr(where, name), []
 
             def late(*args, real=real, ended=ended, **options):
                 if not ended:
@@ -274,7 +274,7 @@ class JoinTests(TransactionTestCase):
                     end("a")
                 return real(*args, **options)
 
-            with self.subTest(name), mock.patch.object(store, name, late):
+            with self.subTest(name), mock.patch.object(where, name, late):
                 waits(task, child)
             self.assertEqual(status(), "waiting")
             self.assertEqual(again().join(child), ["a"])

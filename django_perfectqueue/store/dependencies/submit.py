@@ -226,7 +226,6 @@ def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
         refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
 
 
-@retry_transaction
 def add_child(task_id: int, child: int, *, using: str) -> None:
     """Have a task that another runs be kept until that has finished."""
     with in_transaction(using) as db:

@@ -37,11 +37,6 @@ def boom(message):
     raise ValueError(message)
 
 
-@task(signals={"approved": "Approve"})
-def approve():
-    """Wait for nothing."""
-
-
 @task
 def halfway():
     progress(0.5, "halfway")
@@ -62,7 +57,7 @@ async def stepping_async():
     return await current_task().astep("charge", later.func, 7)
 
 
-@task
+@task(signals={"approved": "Approve"})
 def approve():
     answer = wait_for("approved")
     sleep("cooling-off", 60)

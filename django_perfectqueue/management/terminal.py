@@ -301,39 +301,26 @@ BAR = 24
 
 
 class ProgressLine:
-    """
-    A line that is rewritten on a terminal; elsewhere a new line every 100,000.
+    """A line that is rewritten on a terminal; elsewhere a new line every 100,000."""
 
-    ``total`` is what ``part`` will have grown to; None when that can't be known.
-    """
-
-    def __init__(self, stream: OutputWrapper, text: str, *, total: int | None = None) -> None:
+    def __init__(self, stream: OutputWrapper, text: str) -> None:
         self.stream = stream
         self.text = text
-        self.total = total
         self.lively = stream.isatty()
         self.began = time.monotonic()
         self.drawn = self.began
         self.shown_count = 0
         self.shown = 0
 
-    def show(self, count: int, part: int = 0) -> None:
+    def show(self, count: int) -> None:
+        rate = count / max(time.monotonic() - self.began, 1e-6)
+        text = f"{self.text % f'{count:,}'}, {rate:,.0f} a second"
         if self.lively:
             if time.monotonic() - self.drawn >= EVERY_SECONDS:
-                self.draw(self.describe_progress(count, part))
+                self.draw(text)
         elif count - self.shown_count >= EVERY_COUNT:
             self.shown_count = count
-            self.stream.write(self.describe_progress(count, part), str)
-
-    def describe_progress(self, count: int, part: int) -> str:
-        seconds = max(time.monotonic() - self.began, 1e-6)
-        words = self.text % f"{count:,}"
-        rate = f"{count / seconds:,.0f} a second"
-        if not self.total or not part:
-            return f"{words}, {rate}"
-        share = min(part / self.total, 1.0)
-        left = f"{short_duration(max(1, round(seconds / share - seconds)))} left"
-        return f"{bar(share)}  {words}, {rate}, {left}"
+            self.stream.write(text, str)
 
     def draw(self, text: str) -> None:
         self.drawn = time.monotonic()

@@ -97,10 +97,10 @@ class CommandTests(HealthTestCase):
         submit(queue="later", now=Worker.objects.get().seen_at, run_at="1h")
         self.assertNotIn("later", run("pq_status", "health"))
 
-        old(90, queue="reports")
+        old(3630, queue="reports")
         reported = refused(self, "pq_status", "health", "--oldest", "60")
         self.assertIn("No worker serves queue 'reports'.", reported)
-        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", reported)
+        self.assertIn("of queue 'reports' has waited for 1 h 0 min, over 1 min 0 s.", reported)
         self.assertNotIn("later", reported)
         run("pq_status", "health", "--queue", "default", "--oldest", "60")
 
@@ -115,19 +115,19 @@ class CommandTests(HealthTestCase):
 
     def test_the_oldest_task_has_waited_too_long(self):
         register(now=None)
-        old(90)
-        self.assertIn("has waited for 1 min 30 s.", run("pq_status", "health"))
-        self.assertIn("has waited", run("pq_status", "health", "--oldest", "300"))
+        old(3630)
+        self.assertIn("has waited for 1 h 0 min.", run("pq_status", "health"))
+        self.assertIn("has waited", run("pq_status", "health", "--oldest", "7200"))
         reported = refused(self, "pq_status", "health", "--oldest", "60")
-        self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", reported)
+        self.assertIn("waited for 1 h 0 min, over 1 min 0 s.", reported)
 
     def test_headroom_keeps_long_tasks_waiting(self):
         """It is named once they are late, and a failure where the caller says for how long."""
         held = processor(1, 7)
         register(now=None, states=[held, processor(2, kept=True)])
         self.assertIn("No long task of queue 'default' waits long", run("pq_status", "health"))
-        old(400)
-        words = "have waited for 6 min 40 s while processors that HEADROOM keeps for short ones"
+        old(3630)
+        words = "have waited for 1 h 0 min while processors that HEADROOM keeps for short ones"
         self.assertIn(f"{words} are idle: 1.", run("pq_status", "health"))
         self.assertIn(words, refused(self, "pq_status", "health", "--oldest", "300"))
         with override_settings(PERFECTQUEUE={"LATE_AFTER": None}):

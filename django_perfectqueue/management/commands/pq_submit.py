@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -104,8 +102,6 @@ class Command(QueueCommand):
             database=self.queue.using,
             burst=True,
             verbosity=0 if self.as_json else self.verbosity,
-            stdout=self.stdout,
-            stderr=self.stderr,
         )
         task = self.queue[key].metadata()
         if task.status != "finished":
@@ -117,7 +113,7 @@ class Command(QueueCommand):
     def submit_file(self, options: CommandOptions) -> None:
         on_conflict, atomic = options["on_conflict"], options["atomic"]
         with opened(options["file"]) as source:
-            progress = ProgressLine(self.stderr, "%s tasks", total=size_of(source))
+            progress = ProgressLine(self.stderr, "%s tasks")
             file = TasksFile(self.queue, source, on_conflict, atomic, progress)
             stored = file.submit()
         ignored = file.read - stored
@@ -133,7 +129,7 @@ class TasksFile:
     """
     The tasks of a file, one JSON object a line: how many were read, and which lines are stored.
 
-    ``line`` is the number of the one that was read last, ``bytes`` how far that is.
+    ``line`` is the number of the one that was read last.
     """
 
     queue: Queue
@@ -142,7 +138,6 @@ class TasksFile:
     atomic: bool
     progress: ProgressLine
     line: int = 0
-    bytes: int = 0
     read: int = 0
     stored_line: int = 0
 
@@ -169,13 +164,12 @@ class TasksFile:
     def is_stored(self, read: int) -> None:
         """Note that all tasks that were read are stored."""
         self.read, self.stored_line = read, self.line
-        self.progress.show(read, self.bytes)
+        self.progress.show(read)
 
     def tasks(self) -> Iterator[dict[str, object]]:
         """Yield the tasks; raise InvalidTaskError when a line is none."""
         while text := self.source.readline():
             self.line += 1
-            self.bytes += len(text)
             if text.strip():
                 yield task_of(text)
 
@@ -187,15 +181,6 @@ class TasksFile:
                 " with --on-conflict ignore."
             )
         return CommandError(f"{why} {outcome}", returncode=code)
-
-
-def size_of(source: IO[bytes]) -> int | None:
-    """Return the bytes of a regular file; None of a pipe."""
-    try:
-        status = os.fstat(source.fileno())
-    except (OSError, AttributeError, ValueError):
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def task_of(text: bytes) -> dict[str, object]:

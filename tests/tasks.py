@@ -387,6 +387,17 @@ class SampleDispatch(Dispatch):
     }
 
 
+class Limited(Application):
+    limits = {"declared:{data[name]}": {"max_running": 1, "rate": 100}}
+
+    def perform(self):
+        return self.task.data
+
+
+class LimitedDispatch(Dispatch):
+    routes = {"limited": Limited}
+
+
 class Hooked(Application):
     """Records in a file when its processes begin and end."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -55,6 +55,12 @@ class Application:
     """
     Seconds to end in after it is interrupted, before it is ended by force; None is
     TASK_KILL_WAIT, ``float("inf")`` never by force.
+    """
+
+    limits: ClassVar[Iterable[str] | Mapping[str, object]] = ()
+    """
+    The names of the limits that its tasks keep to, as templates: ``stripe:{data[account]}``,
+    ``{user}``. A mapping says what each is, such as ``{"mail": "100/min"}``: workers store it.
     """
 
     middleware: ClassVar[Sequence[object]] = ()

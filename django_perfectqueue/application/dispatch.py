@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, TypeVar
@@ -10,12 +11,17 @@ from typing import ClassVar, TypeVar
 from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.backoff import error_rules
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
+from django_perfectqueue.fairness.declared import declare
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.imports import derived, imported, path_of
+from django_perfectqueue.payload.limit_names import finders, of_types
 
 from .base import Application, Function, from_function
 from .middleware import arounds
+
+logger = logging.getLogger("django_perfectqueue.fairness")
 
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
@@ -159,6 +165,7 @@ def checked_handler(handler: type[Application]) -> type[Application]:
     """
     for name, problem in error_rules.problems(handler):
         raise ConfigError(f"{handler.__qualname__}.{name} {problem}")
+    declare(handler.__qualname__, handler.limits)
     arounds[handler]
     return handler
 
@@ -197,6 +204,7 @@ class Registry(Dispatch):
         cls.routes[pattern] = target
         cls._made.pop(pattern, None)
         cls._found.clear()
+        of_types.clear()
 
 
 def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
@@ -266,3 +274,18 @@ def autodiscover() -> type[Registry]:
     """Import the ``tasks`` module of each installed app; return all that registered."""
     autodiscover_modules(MODULE)
     return Registry
+
+
+def declared_limits(type_: str) -> tuple[str, ...]:
+    """Return the names of limits that the handler of a type declares; it imports the handlers."""
+    try:
+        return tuple(dispatch_at(options().DISPATCH).handler_for(type_).limits)
+    except UnknownTypeError:
+        return ()
+    except Exception as error:
+        # A worker, or its check, says more; whoever submits does without handlers.
+        logger.error("The limits of a type are unknown here. type=%s error=%s", type_, error)
+        return ()
+
+
+finders.append(declared_limits)

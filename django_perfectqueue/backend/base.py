@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -21,6 +22,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue import compat, exceptions
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload.limit_names import filled
 
 from .definition import (
     DEFAULTS,
@@ -187,6 +189,9 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             if "key" in given:
                 raise compat.InvalidTask("unique_by makes the key: give no key.")
             names["key"] = self.key_by(by, result)
+        if given.get("limits") == option_of(definition or task, "limits") != ():
+            user = names.get("user") or given.get("user") or ""
+            given["limits"] = self.limits_of(task, result, user)
         key = names.get("key") or given.get("key") or self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
@@ -202,6 +207,19 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             "time_limit": task_options.get("time_limit"),
         }
         return result, submission
+
+    def limits_of(self, task: AnyTask, result: AnyResult, user: str) -> list[str]:
+        """Return the names that the templates of a task's definition make of its arguments."""
+
+        def arguments() -> object:
+            context = [None] * bool(task.takes_context)
+            return signature(task.func).bind(*context, *result.args, **result.kwargs).arguments
+
+        templates: Iterable[str] = option_of(task, "limits")
+        try:
+            return filled(templates, arguments, user)
+        except (exceptions.InvalidTaskError, TypeError) as error:
+            raise compat.InvalidTask(str(error)) from error
 
     def task_key(self, task: AnyTask, name: str, result: AnyResult) -> str:
         """Return the name that a task's function makes of the arguments."""

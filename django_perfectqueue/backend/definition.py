@@ -32,6 +32,7 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import SIGNALS
+from django_perfectqueue.payload.limit_names import noted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,8 +96,8 @@ class QueueTask(Base[P, R]):
     expires_at: When | None = None
     # When it is expected to start, at the latest.
     expected_at: When | None = None
-    # The names of the limits that it keeps to.
-    limits: Iterable[str] = ()
+    # The limits that it keeps to: names, templates, or a mapping from these to terms.
+    limits: Iterable[str] | Mapping[str, object] = ()
     # The tasks that must finish before: results, keys of its queue, or ids.
     after: Iterable[object] = ()
     # What it does when one of these ends otherwise: wait, cancel or run.
@@ -119,13 +120,15 @@ class QueueTask(Base[P, R]):
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
+        limits = self.limits
         for name in ("limits", "tags", "unique_by"):
             if not isinstance(getattr(self, name), str | bool | None):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in error_rules.RULES:
             object.__setattr__(self, name, error_rules.hashable(getattr(self, name)))
         Task.__post_init__(self)
-        add(self)
+        if add(self) and limits:
+            noted[self.module_path] = limits
 
     def using(self, **task_options: Any) -> QueueTask[P, R]:
         """
@@ -221,11 +224,12 @@ MODULE = "tasks"
 definitions: dict[str, AnyTask] = {}
 
 
-def add(task: AnyTask) -> None:
-    """Note a task; one that ``using()`` has made of another is no new one."""
+def add(task: AnyTask) -> bool:
+    """Note a task; return whether it is new. One that ``using()`` has made of another is not."""
     known = definitions.get(task.module_path)
-    if known is None or known.func is not task.func:
+    if is_new := known is None or known.func is not task.func:
         definitions[task.module_path] = task
+    return is_new
 
 
 def discover_in(modules: Iterable[str] = ()) -> None:

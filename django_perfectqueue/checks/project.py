@@ -8,16 +8,19 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.core import checks
 from django.core.checks import CheckMessage
-from django.db import connections
+from django.db import Error, connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_perfectqueue import compat
-from django_perfectqueue.application import autodiscover
+from django_perfectqueue.application import autodiscover, dispatch_at
 from django_perfectqueue.backoff import BACKOFF, backoff_at
 from django_perfectqueue.backoff.error_rules import CHECKS
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+from django_perfectqueue.fairness.declared import declare_noted, declared, lacking
 from django_perfectqueue.lib.checks import Check, choice, nearest
 from django_perfectqueue.models import Batch, Schedule, Task, Worker
 from django_perfectqueue.schedules.declared import declarations
@@ -143,6 +146,28 @@ def check_references(alias: str) -> Iterator[CheckMessage]:
                     "Give it db_constraint=False and on_delete=DO_NOTHING, or delete or clear its"
                     " rows before RETENTION deletes them.",
                 )
+
+
+@check(checks.Tags.database)
+def check_limits(alias: str) -> Iterator[CheckMessage]:
+    """Check that limits exist which handlers and tasks name without saying what they are."""
+    with contextlib.suppress(Exception):
+        for _handler in dispatch_at(options().DISPATCH).handlers():
+            pass
+    for problem in declare_noted():
+        yield error(52, str(problem), "Correct the limits of its @task.")
+    try:
+        missing = lacking(using=alias)
+    except Error:
+        return  # Before the tables are made.
+    for name in missing:
+        yield warning(
+            51,
+            f"The limit '{name}', which {declared[name][0]} names, does not"
+            " exist, and limits nothing.",
+            f"Say what it is where it is named, as in limits={{'{name}': '100/min'}}, or set it by"
+            f" pq_limit set name:{name}.",
+        )
 
 
 @check()

@@ -7,7 +7,8 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from copy import copy
 from datetime import datetime
 from functools import reduce
@@ -26,11 +27,14 @@ from django_perfectqueue.models import FAMILY, Limit, Meter
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.transaction import database
+from django_perfectqueue.store.lanes.apply import span_of
 from django_perfectqueue.store.limits.meters import of_keys
 
 from . import edit
 
 Scope = Literal["name", "queue", "type", "user"]
+# Of a family so many names that run are shown, and so many read.
+MEMBERS, MEMBERS_READ = 5, 1_000
 SCOPES: tuple[str, ...] = get_args(Scope)
 LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignment]
 
@@ -91,10 +95,12 @@ def in_force(keys: Collection[str], *, using: str) -> dict[str, Limit]:
     Return which limit holds for each of these keys, such as ``user:ann``, where there is one:
     its own, or that of the longest family. Each has the ``meter`` of the key.
     """
-    owners = [key.partition(":") for key in keys]
-    own = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in owners), Q(pk=None))
-    family = Q(ending=FAMILY, scope__in={scope for scope, *_rest in owners})
-    rows = Limit.objects.using(using).filter(own | family)
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for scope, _colon, name in (key.partition(":") for key in keys):
+        names[scope].append(name)
+    own = (Q(scope=scope, name__in=some) for scope, some in names.items())
+    family = Q(ending=FAMILY, scope__in=names)
+    rows = Limit.objects.using(using).filter(reduce(or_, own, family))
     meters = Meter.objects.using(using)
 
     def read() -> dict[str, Limit]:
@@ -106,6 +112,27 @@ def in_force(keys: Collection[str], *, using: str) -> dict[str, Limit]:
         return held
 
     return store.database.with_retries(read, using=using)
+
+
+def with_meters(rows: Iterable[Limit], *, using: str) -> list[Limit]:
+    """
+    Give limits their ``meter``; a family the sum of what runs, and ``members``, the meters of its
+    names of which most run, at most MEMBERS, and one more where there are others.
+    """
+    found = list(rows)
+    meters = Meter.objects.using(using)
+    counted = meters.in_bulk([row.key for row in found])
+    for row in found:
+        row.meter = counted.get(row.key)
+        if row.is_family:
+            # The first ones by name, where many run: no index sorts them by what runs.
+            some = meters.filter(key__range=span_of(row.key), running__gt=0)[:MEMBERS_READ]
+            running = sorted(some, key=lambda meter: (-meter.running, meter.key))
+            of_others = in_force([meter.key for meter in running], using=using) if running else {}
+            own = [meter for meter in running if of_others[meter.key].pk == row.pk]
+            row.members = own[: MEMBERS + 1]
+            row.meter = Meter(running=sum(meter.running for meter in own))
+    return found
 
 
 def next_at(row: Limit, metered: datetime | None, now: datetime) -> datetime | None:

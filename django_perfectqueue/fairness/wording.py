@@ -22,6 +22,9 @@ from django_perfectqueue.models import (
     Schedule,
 )
 
+from .declared import digest
+from .limits import MEMBERS
+
 NOTHING = "-"
 KINDS = {
     Change.Kind.SHARE: FairShare,
@@ -58,6 +61,22 @@ def paused_terms(rule: Pausable) -> str:
     if not rule.paused:
         return ""
     return ", ".join(filter(None, [_("paused"), pause_terms(rule)]))
+
+
+def origin_of(limit: Limit) -> str:
+    """Return whether code declares a limit, and whether it was changed since."""
+    if not limit.declared_in:
+        return ""
+    changed = digest(limit) != limit.declared_in
+    return _("declared in code, changed since") if changed else _("declared in code")
+
+
+def members_of(limit: Limit) -> str:
+    """Return which names of a family run most, and how many tasks of each."""
+    shown = [
+        f"{meter.key.partition(':')[2]} ({meter.running})" for meter in limit.members[:MEMBERS]
+    ]
+    return printable(", ".join([*shown, *["…"] * (len(limit.members) > MEMBERS)]))
 
 
 def limit_terms(limit: Limit) -> str:

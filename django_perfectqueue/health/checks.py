@@ -13,11 +13,13 @@ from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
-from django_perfectqueue.models import Worker
+from django_perfectqueue.models import Task, Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store.arithmetic.rate_limit import key_of, named, split
 from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
 from django_perfectqueue.store.database.transaction import unmigrated
-from django_perfectqueue.store.records.counts import names
+from django_perfectqueue.store.limits.meters import known_limits
+from django_perfectqueue.store.records.counts import LATEST, names
 
 from .queues import named_queues, parked_types
 from .tables import lacks_tables
@@ -108,6 +110,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
     yield check_blocked(using)
+    yield check_limits(using)
     yield check_upkeep(workers)
 
 
@@ -233,6 +236,23 @@ def check_blocked(using: str) -> Finding:
         else:
             detail += f"'{keys['parent']}': retry that one, or cancel the other."
     return Finding("blocked", True, sentence, {"count": count}, detail, keys)
+
+
+def check_limits(using: str) -> Finding:
+    """
+    Report names that the newest tasks list and no limit holds for; that may be intended, and
+    is no failure.
+    """
+    newest = Task.objects.using(using).order_by("-pk").values_list("limits", flat=True)[:LATEST]
+    listed = {name for limits in set(newest) for name in split(limits)}
+    held = known_limits(named(listed), using=using) if listed else set()
+    unknown = sorted(name for name in listed if key_of("name", name) not in held)
+    if not unknown:
+        return Finding("limits", True, "Every limit that the newest tasks list exists.")
+    sentence = f"The newest tasks list limits that do not exist, and limit nothing: {len(unknown)}."
+    quoted = ", ".join(f"'{name}'" for name in unknown[:NAMED])
+    detail = f"Set them by pq_limit set name:NAME, or a family: {quoted}."
+    return Finding("limits", True, sentence, {"count": len(unknown)}, detail)
 
 
 def seconds(text: str) -> float:

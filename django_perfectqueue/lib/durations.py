@@ -11,6 +11,9 @@ from django.utils.timezone import is_aware, localtime, make_aware, now
 
 UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+RATE = re.compile(r"(\d{1,15})/(.+)")
+NUMBER = re.compile(r"\d+(\.\d+)?")
+PERIODS = ("s", "sec", "second", "m", "min", "minute", "h", "hour", "d", "day")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # A hundred years, in seconds.
 LONGEST = 3_155_760_000.0
@@ -25,6 +28,18 @@ def seconds_in(text: str) -> float | None:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def rate_in(text: str) -> tuple[int, float] | None:
+    """Return how many, and within how many seconds, from a text such as "10/min" or "10/60"."""
+    found = RATE.fullmatch(text)
+    if not found or not int(found[1]):
+        return None
+    count, period = int(found[1]), found[2]
+    if NUMBER.fullmatch(period):
+        return count, float(period)
+    span = seconds_in(f"1{period[0]}" if period in PERIODS else period)
+    return None if span is None else (count, span)
 
 
 def time_in(text: str, direction: int) -> datetime:

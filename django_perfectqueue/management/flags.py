@@ -19,7 +19,7 @@ from django.utils.timezone import now
 from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.health.checks import seconds
 from django_perfectqueue.lib.checks import LARGEST, whole
-from django_perfectqueue.lib.durations import seconds_in, time_in
+from django_perfectqueue.lib.durations import rate_in, seconds_in, time_in
 from django_perfectqueue.models import Schedule, Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import ARGUMENTS
@@ -29,8 +29,6 @@ from .terminal import NUMBER, is_id, point
 # The values of options: each type of argparse raises ArgumentTypeError, and says what it wants.
 
 
-RATE = re.compile(r"(\d{1,15})/(.+)")
-UNITS = ("s", "sec", "second", "m", "min", "minute", "h", "hour", "d", "day")
 # What stands for no value: of a span that there is none, of a count that it is unbounded.
 EMPTY = ("none", "all")
 
@@ -89,18 +87,6 @@ def pair(text: str) -> tuple[str, str] | None:
 def time_to_come(text: str) -> datetime | None:
     at = time_in(text, 1)
     return at if at > now() else None
-
-
-def rate(text: str) -> tuple[int, float] | None:
-    """Return how many, and within how many seconds, from a text such as "10/min" or "10/60"."""
-    found = RATE.fullmatch(text)
-    if not found or not int(found[1]):
-        return None
-    count, period = int(found[1]), found[2]
-    if NUMBER.fullmatch(period) and not period.startswith("-"):
-        return count, float(period)
-    span = seconds_in(f"1{period[0]}" if period in UNITS else period)
-    return None if span is None else (count, span)
 
 
 number = kind("a number", float)
@@ -250,7 +236,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--max-running": or_none(at_least(0)),
     "--oldest": kind("a number of seconds", seconds),
     "--patch": merge_patch,
-    "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate)),
+    "--rate": or_none(kind("so many per time, such as 10/min, 5/s, 100/h or 10/90s", rate_in)),
     "--unpause-at": kind("a time to come, such as 1h, 18:00 or ISO 8601", time_to_come),
     "--weight": number,
     "--in --older-than": some_time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -88,6 +89,7 @@ class Limit(Pausable):
         USER = "user", _("tasks of this user")
 
     meter: Meter | None = None  # set by who lists
+    members: Sequence[Meter] = ()
     clock: datetime  # set by queries
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)

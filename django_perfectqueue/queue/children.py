@@ -105,7 +105,7 @@ class Join:
         for task in self.tasks:
             end = End(key_of(task), *found.get(ids.get(task, 0), [DELETED]))
             ends.append(end if end.status else End(end.key, LATE))
-        return ends, [task_id for task_id, end in found.items() if not end.outcome]
+        return ends, [task_id for task_id, end in found.items() if not end[0]]
 
     def ids(self) -> dict[store.Parent, int]:
         """Return the ids of the tasks that are there."""

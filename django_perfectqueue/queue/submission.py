@@ -15,6 +15,7 @@ from django_perfectqueue.lib.checks import choice, nearest
 from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload import codecs, inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
+from django_perfectqueue.payload.limit_names import filled, of_type, of_types
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.values import Moment
 
@@ -234,9 +235,11 @@ def submission_of(
     if starts is not None and ends is not None and expires_first(starts, ends):
         raise InvalidTaskError(f"The task can never run: it expires at {ends}, before run_at.")
     type_ = inputs.KEY.require("The type", type, InvalidTaskError)
-    lane = lane_behind(
-        queue.name, type_, given.get("user", ""), given.get("limits", ()), using=using
-    )
+    user, names = given.get("user", ""), given.get("limits", ())
+    if templates := of_types[type_] if type_ in of_types else of_type(type_):
+        own = filled(templates, lambda: data, user)
+        names = given["limits"] = inputs.checked_limits([*names, *own])
+    lane = lane_behind(queue.name, type_, user, names, using=using)
     payload = inputs.encoded(data)
     if not given.keys().isdisjoint(OF_KEYS):
         key = unique_key(key, type_, payload, given)

@@ -19,6 +19,7 @@ from django_perfectqueue.models import NAME_LENGTH, Schedule
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.context import provided
 from django_perfectqueue.payload.inputs import Duration, When
+from django_perfectqueue.payload.limit_names import checked_templates
 from django_perfectqueue.queue import TaskTerms
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules import timing_of
@@ -154,7 +155,7 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "queue": lambda name, value, now: inputs.checked(name, value, inputs.QUEUE_LENGTH),
     "user": lambda name, value, now: inputs.checked_user(value),
     "priority": lambda name, value, now: inputs.checked_priority(value),
-    "limits": lambda name, value, now: ",".join(inputs.checked_limits(value)),
+    "limits": lambda name, value, now: ",".join(checked_templates(value)),
     "time_limit": SPAN,
     "expires_after": SPAN,
     "starts_at": at,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from django.conf import settings
 from django.db import transaction
@@ -17,7 +18,8 @@ from django_perfectqueue.models import Outcome, Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
-from django_perfectqueue.payload.inputs import encoded
+from django_perfectqueue.payload.inputs import checked_limits, encoded
+from django_perfectqueue.payload.limit_names import filled, of_type
 
 from .arithmetic.rate_limit import split
 from .arithmetic.ticks import SECOND, TickTiming, jitter_of
@@ -294,16 +296,25 @@ def write(chosen: Sequence[tuple[Schedule, Decision]], *, using: str) -> None:
 
 def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> Submission:
     """Return the task of one tick."""
-    after = row.expires_after
+    after, templates = row.expires_after, [*split(row.limits), *of_type(row.type)]
+    names = checked_limits(filled(templates, partial(items_of, row.payload), row.user))
     return Submission.like(
         row,
         key_of(row.name, tick),
-        lane_behind(row.queue, row.type, row.user, split(row.limits), using=using),
+        lane_behind(row.queue, row.type, row.user, names, using=using),
+        limits=names,
         expires_at=None if after is None else now + after * SECOND,
         context=encoded(
             {**row.surroundings, SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"
         ),
     )
+
+
+def items_of(payload: str) -> object:
+    """Return the data that templates name: of one of Django's tasks its keyword arguments."""
+    data = decode(payload)
+    is_call = isinstance(data, dict) and {"args", "kwargs"} >= data.keys()
+    return data.get("kwargs") if is_call and data else data
 
 
 def key_of(name: str, tick: datetime) -> str:

@@ -107,9 +107,8 @@ class Submission(NamedTuple):
             lane=lane,
             user=row.user,
             priority=row.priority,
-            limits=tuple(row.limits.split(",")) if row.limits else (),
             time_limit=row.time_limit,
-            **more,
+            **{"limits": tuple(row.limits.split(",")) if row.limits else ()} | more,
         )
 
 

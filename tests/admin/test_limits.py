@@ -3,6 +3,7 @@ from datetime import timedelta
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
+from django_perfectqueue.fairness.declared import digest
 from django_perfectqueue.fairness.limits import limit, remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, Limit, Meter
@@ -73,6 +74,16 @@ class LimitTests(AdminTestCase):
         self.assertContains(response, "10/min")
         # The one of smtp is further ahead than its rate can be: the store sets it back.
         self.assertContains(response, later.strftime(">%Y-%m-%d<"), count=1)
+
+    def test_a_family_shows_its_names_and_what_code_declares_its_origin(self):
+        row = set_limit("stripe:*", max_running=7)
+        Meter.objects.create(key="name:stripe:<b>", running=5)
+        Limit.objects.filter(pk=row.pk).update(declared_in=digest(row))
+        response = self.client.get(LIMITS)
+        self.assertContains(response, '<td class="field-names">stripe:&lt;b&gt; (5)</td>')
+        self.assertContains(response, "declared in code</span>")
+        set_limit("stripe:*", max_running=8)
+        self.assertContains(self.client.get(LIMITS), "declared in code, changed since")
 
     def test_a_longer_list_asks_no_more_often(self):
         set_limit("l0", max_running=7)

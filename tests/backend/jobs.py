@@ -186,6 +186,11 @@ def report(customer):
     return customer
 
 
+@task(limits=["stripe:{data[account]}", "each:{user}"], user=lambda args, kwargs: "ann")
+def charge(account, amount=1):
+    return account
+
+
 @task(priority=7, user="shop", limits=["hook"])
 def ping(url=""):
     """Have all that a definition can say of a submit."""

@@ -49,6 +49,16 @@ class EnqueueTests(TestCase):
                 self.assertEqual(task.get_result(result.id), result)
                 self.assertEqual(pickle.loads(pickle.dumps(result.args)), [1, 2])
 
+    def test_limits_are_filled_from_the_arguments(self):
+        for args, kwargs in (((17,), {}), ((), {"account": 17, "amount": 2})):
+            result = jobs.charge.enqueue(*args, **kwargs)
+            self.assertEqual(Queue()[result.id].metadata().limits, "each:ann,stripe:17")
+        result = jobs.charge.using(limits=["a{b}"]).enqueue(17)
+        self.assertEqual(Queue()[result.id].metadata().limits, "a{b}")
+        for args in (([],), (None,), ()):
+            with self.subTest(args), self.assertRaises(InvalidTask):
+                jobs.charge.enqueue(*args)
+
     def test_tasks_join_a_batch_with_all_their_words(self):
         with Queue().batch("july", user="ann") as batch:
             limited = jobs.add.using(batch=batch, limits=["mail"], priority=4)

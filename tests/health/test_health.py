@@ -61,6 +61,7 @@ class CommandTests(HealthTestCase):
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
                 "No task waits for one that has failed.",
+                "Every limit that the newest tasks list exists.",
                 "The workers do all of their upkeep.",
             ],
         )
@@ -188,7 +189,7 @@ class CommandTests(HealthTestCase):
                 **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
                 "counters": True,
                 "schedules": True,
-                **dict.fromkeys(("blocked", "upkeep"), True),
+                **dict.fromkeys(("blocked", "limits", "upkeep"), True),
                 "workers": False,
             },
         )
@@ -258,7 +259,7 @@ class ViewTests(HealthTestCase):
         for query in (["default"] * 20, names):
             with CaptureQueriesContext(connection) as queries:
                 self.ask("queues", 503, queue=query)
-            self.assertLessEqual(len(queries), 11)
+            self.assertLessEqual(len(queries), 13)
 
     def test_bad_questions_are_refused(self):
         for query in (

@@ -129,6 +129,8 @@ class LimitTests(TestCase):
             found,
             {
                 "limit": "name:smtp",
+                "origin": None,
+                "members": {},
                 "scope": "name",
                 "name": "smtp",
                 "max_running": None,
@@ -146,6 +148,18 @@ class LimitTests(TestCase):
         self.assertEqual(len(run_json("pq_limit", "list")), 1)
         deleted = [{"limit": "name:smtp", "deleted": True}]
         self.assertEqual(run_json("pq_limit", "delete", "smtp"), deleted)
+
+    def test_a_family_shows_what_runs_in_it_and_which_names_most(self):
+        set_limit("stripe:*", max_running=4)
+        set_limit("stripe:own", max_running=9)
+        for number in range(8):
+            Meter.objects.create(key=f"name:stripe:{number}", running=number % 4)
+        Meter.objects.create(key="name:stripe:own", running=9)
+        out = run("pq_limit", "list")
+        names = r"stripe:3 \(3\), stripe:7 \(3\), stripe:2 \(2\), stripe:6 \(2\), stripe:1 \(1\), …"
+        self.assertRegex(out, rf"name:stripe:\* +12 +4  - +-  - +{names}\n")
+        [found] = run_json("pq_limit", "show", "name:stripe:*")
+        self.assertEqual((found["running"], len(found["members"])), (12, 6))
 
     def test_a_long_list_is_cut_and_says_so(self):
         for number in range(3):

@@ -26,13 +26,13 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.fairness import audit, edit
-from django_perfectqueue.fairness.limits import next_at, unfit
-from django_perfectqueue.fairness.wording import queue_of, rate_of, user_of
+from django_perfectqueue.fairness.limits import next_at, unfit, with_meters
+from django_perfectqueue.fairness.wording import members_of, origin_of, queue_of, rate_of, user_of
 from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.durations import time_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Change, Limit, Meter
+from django_perfectqueue.models import Change, Limit
 from django_perfectqueue.payload.inputs import KEY_LENGTH
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
@@ -236,6 +236,7 @@ class LimitAdmin(RuleAdmin):
         "named",
         "of_scope",
         "running",
+        "names",
         "max_running",
         "rate_in_words",
         "at_once",
@@ -263,9 +264,7 @@ class LimitAdmin(RuleAdmin):
         return HttpResponseRedirect(f"{cells.page_url('figures')}?{urlencode(query)}")
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
-        meters = Meter.objects.using(database()).in_bulk([limit.key for limit in rows])
-        for limit in rows:
-            limit.meter = meters.get(limit.key)
+        with_meters(rows, using=database())
 
     def set_paused(self, one: Limit | str, terms: Mapping[str, Any], by: str) -> bool:
         scope, name = (Limit.Scope.TYPE, one) if isinstance(one, str) else (one.scope, one.name)
@@ -273,18 +272,24 @@ class LimitAdmin(RuleAdmin):
 
     named = column(
         _("name"),
-        lambda limit: format_html("{}{}", printable(limit.name), cells.paused_mark(limit)),
+        lambda limit: format_html(
+            '{}{} <span class="pq-quiet">{}</span>',
+            printable(limit.name),
+            cells.paused_mark(limit),
+            origin_of(limit),
+        ),
         ordering="name",
     )
     of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
     running = column(_("running"), lambda limit: limit.meter.running if limit.meter else 0)
+    names = column(_("names that run"), lambda limit: members_of(limit) or cells.NOTHING)
     rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or cells.NOTHING)
     at_once = column(_("burst"), lambda limit: limit.burst or cells.NOTHING)
 
     @admin.display(description=_("tasks"))
     def tasks(self, limit: Limit) -> SafeString | str:
         """Return a link to the tasks that it limits; no filter finds those that list a name."""
-        if limit.scope == Limit.Scope.NAME:
+        if limit.scope == Limit.Scope.NAME or limit.is_family:
             return cells.NOTHING
         return cells.tasks_link(_("tasks"), **{limit.scope: limit.name})
 

@@ -11,7 +11,7 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, limits, wording
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import short_duration
-from django_perfectqueue.models import Limit, Meter
+from django_perfectqueue.models import Limit
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions
@@ -25,13 +25,13 @@ CHANGES = "--max-running --rate --at-once"
 def list_limits(command: NounCommand, options: CommandOptions) -> None:
     """List all limits, with what runs now."""
     rows = rows_of(command).order_by("scope", "name")
-    prepare = partial(with_meters, using=command.queue.using)
+    prepare = partial(limits.with_meters, using=command.queue.using)
     command.print_listing(rows, COLUMNS, none="There are no limits.", prepare=prepare)
 
 
 def show(command: Command, options: CommandOptions) -> None:
     """Show limits and who changed them."""
-    for row in with_meters(list(named(command)), using=command.queue.using):
+    for row in limits.with_meters(list(named(command)), using=command.queue.using):
         draw = partial(command.print_table, COLUMNS, [row])
         command.print_rule(row, for_programs(COLUMNS, row), draw)
 
@@ -79,13 +79,6 @@ def named(command: Command) -> Iterator[Limit]:
         yield row
 
 
-def with_meters(rows: list[Limit], *, using: str) -> list[Limit]:
-    meters = Meter.objects.using(using).in_bulk([row.key for row in rows])
-    for row in rows:
-        row.meter = meters.get(row.key)
-    return rows
-
-
 def owner_of(text: str) -> CommandOptions:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
@@ -112,8 +105,8 @@ def next_at(row: Limit) -> datetime | None:
 
 
 def next_start(row: Limit) -> str:
-    """Return when the next task may start."""
-    if row.paused or row.max_running == 0:
+    """Return when the next task may start; each name of a family has its own time."""
+    if row.is_family or row.paused or row.max_running == 0:
         return "-"
     if row.max_running is not None and running(row) >= row.max_running:
         return "when one ends"
@@ -123,6 +116,12 @@ def next_start(row: Limit) -> str:
     return f"in {short_duration((at - row.clock).total_seconds())}" if at else "now"
 
 
+def remarks(row: Limit) -> str:
+    """Return whether it is paused or declared in code, and which names of a family run most."""
+    found = (wording.paused_terms(row), wording.members_of(row), wording.origin_of(row))
+    return ", ".join(filter(None, found))
+
+
 COLUMNS: list[Column[Limit]] = [
     Column("limit", "limit", lambda row: row.key, elastic=True),
     Column("running", "running", running, right=True),
@@ -130,7 +129,8 @@ COLUMNS: list[Column[Limit]] = [
     Column("rate", "rate", shown=lambda row: wording.rate_of(row) or "-"),
     Column("at once", "burst", right=True),
     Column("next", "next_at", next_at, next_start),
-    Column("", shown=wording.paused_terms, elastic=True),
+    Column("", "origin", wording.origin_of, remarks, elastic=True),
+    Column(None, "members", lambda row: {one.key: one.running for one in row.members}),
     *unseen("scope", "name", "period", *PAUSED),
 ]
 
@@ -139,13 +139,15 @@ class Command(RuleCommand):
     help = (
         "Shows and sets limits: how many tasks may run at once, how many may start within a time, "
         "and whether they are paused. A limit holds for the tasks that list its name, or for all "
-        "tasks of a queue, a type or a user: queue:reports, type:report.draw, user:acme."
+        "tasks of a queue, a type or a user: queue:reports, type:report.draw, user:acme. One that "
+        "ends in * is a family: each name that begins so has the limit for itself."
     )
     metavar = "[SCOPE:]NAME"
     name_help = "Such as smtp, queue:reports, type:report.draw or user:acme."
     examples = (
         "pq_limit list",
         "pq_limit set smtp --max-running 5 --rate 100/min",
+        "pq_limit set 'name:stripe:*' 'user:*' --max-running 2",
         "pq_limit pause type:report.draw --unpause-at 18:00",
         "pq_limit unpause type:report.draw",
         "pq_limit delete smtp",
@@ -163,7 +165,7 @@ class Command(RuleCommand):
         return map(owner_of, self.options["names"])
 
     def held(self, owner: CommandOptions) -> tuple[Facts, str]:
-        rows = with_meters(list(rows_of(self).filter(**owner)), using=self.queue.using)
+        rows = limits.with_meters(list(rows_of(self).filter(**owner)), using=self.queue.using)
         for row in rows:
             terms = wording.limit_terms(row)
             return for_programs(COLUMNS, row), f"Limit '{row.key}': {terms}."

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from django_perfectqueue.lib.stored_json import names_in
 
 from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of, turn_of
-from ..arithmetic.rate_limit import UNBOUNDED, Allowance, scoped, split
+from ..arithmetic.rate_limit import UNBOUNDED, Allowance, key_of, scoped, split
 from ..arithmetic.rate_limit import named as listed
 from ..database.dialects.base import Row, numbers
-from ..lanes.accounts import note_owner
+from ..lanes.accounts import known, note_owner
 from ..limits.holds import DueHold, SeenLane, due_holds
 from ..limits.meters import limits
 from ..values import Lease
@@ -360,3 +360,13 @@ class Limits:
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
         self.by.db.execute(statement, now=self.by.request.now)
         self.by.moved += len(misplaced)
+
+
+def unlimited(leases: Iterable[Lease]) -> set[str]:
+    """Return the names that tasks list which were just taken, and that no limit holds for."""
+    names = set()
+    for lease in leases:
+        if lease.limits:
+            keys = known[lease.lane].keys if lease.lane in known else ()
+            names |= {name for name in split(lease.limits) if key_of("name", name) not in keys}
+    return names

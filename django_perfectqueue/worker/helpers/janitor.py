@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from django.db import connections
 
 from django_perfectqueue import store
+from django_perfectqueue.fairness.declared import store_declared
 from django_perfectqueue.fairness.edit import end_pauses
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.schedules.declared import declared_for, sync
@@ -216,8 +217,10 @@ class Janitor(HelperProcess):
         return reached
 
     def sync_schedules(self) -> float | None:
-        """Store declared schedules once, and again where there are any."""
+        """Store declared limits and schedules once, and schedules again where there are any."""
         worker, first = self.registration.worker.id, not self.synced
+        if first:
+            store_declared(worker, using=self.using)
         declared = sync(self.schedules, using=self.using, worker=worker, first=first)
         self.synced = True
         return None if declared else float("inf")

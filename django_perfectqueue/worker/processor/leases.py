@@ -14,6 +14,7 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.store.claims.limited import unlimited
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.tasks.park import unpark_some
 
@@ -202,12 +203,21 @@ class Parking:
         self.leases = leases
         self.strange: list[store.Lease] = []
         self.warned_types: set[str] = set()
+        self.warned_names: set[str] = set()
         self.position = PARKED_FROM
         self.look_until = 0.0
         self.take_at = 0.0
 
     def sort(self, taken: list[store.Lease]) -> list[store.Lease]:
         """Return the tasks of known types; keep the others to park, and stand back if all are."""
+        for name in sorted(unlimited(taken) - self.warned_names):
+            self.warned_names.add(name)
+            processor_logger.warning(
+                "A task lists a limit that there is not, so it is not limited. limit=%s",
+                printable(name),
+            )
+        if len(self.warned_names) > MOST_TYPES:
+            self.warned_names.clear()
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in taken} if not knows(type_)}
         if not unknown:

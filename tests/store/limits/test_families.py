@@ -241,7 +241,7 @@ class CostTests(TransactionTestCase):
         self.assert_flat(lambda: self.assert_taken(1), most=2)
 
     def test_beside_those_that_were_done(self):
-        self.fill(range(1000, 1000 + self.many), 2, "tenant-{}")
+        self.fill(range(10_000, 10_000 + self.many), 2, "tenant-{}")
         while taken := acquire(100, now=None):
             finish(*taken, now=None)
         self.assert_flat(lambda: self.assert_taken(1), most=2)

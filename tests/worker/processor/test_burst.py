@@ -8,6 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import tag
 
+from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.queue import Queue
 
 from ...databases import environment_for
@@ -109,6 +110,16 @@ class BurstTests(WorkerTestCase):
         self.assertEqual((row.status, row.ticket.errors), ("scheduled", 0))
         self.assertEqual(worker.errors.count("No handler for tasks of this type"), 1)
         self.assertIn("Handlers: echo, wait, ^import\\., ", worker.output)
+
+    def test_a_limit_that_there_is_not_is_named_once(self):
+        set_limit("family:*", max_running=5)
+        for number in range(4):
+            limits = [f"family:{number}", "confirmations"]
+            Queue().submit(f"k{number}", "echo", limits=limits)
+        worker = self.burst()
+        said = "A task lists a limit that there is not, so it is not limited. limit="
+        self.assertEqual(worker.errors.count(said), 1)
+        self.assertIn(f"{said}confirmations", worker.errors)
 
     def test_hooks_are_called_where_they_belong(self):
         """

@@ -44,7 +44,7 @@ class Command(QueueCommand):
         add_flags(parser, "key? type? data?")
         add_flags(parser.add_mutually_exclusive_group(), "--time --in")
         add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --time-limit")
-        add_flags(parser, "--unique --unique-for")
+        add_flags(parser, "--unique --unique-for --debounce --at-most --leading")
         add_flags(parser, "--on-conflict --file --atomic --run")
         super().add_arguments(parser)
 

@@ -92,6 +92,12 @@ class QueueTask(Base[P, R]):
     unique_for: Duration | None = None
     # The arguments that make its key; True is all of them.
     unique_by: Iterable[str] | Literal[True] | None = None
+    # For how long after an enqueue others of its key are merged with it into one.
+    debounce: Duration | None = None
+    # How long after the first enqueue that one starts at the latest.
+    at_most: Duration | None = None
+    # Whether the first starts at once, and others are one more.
+    leading: bool = False
     # When it is not to be started any more.
     expires_at: When | None = None
     # When it is expected to start, at the latest.
@@ -180,6 +186,7 @@ NAMES = names("a list of names")
 CHECKS = {
     "atomic": TRUE_OR_FALSE,
     "signals": SIGNALS,
+    "leading": TRUE_OR_FALSE,
     "user": NAME,
     "sequence": NAME,
     "key": NAME,

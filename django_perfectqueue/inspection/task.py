@@ -58,6 +58,7 @@ def about(task: Any) -> list[Fact]:
         Fact("limits", _("limits"), task.limits.split(",") if task.limits else []),
         Fact("time_limit", _("time limit"), span(task.time_limit)),
         Fact("attempts", _("attempts"), task.tries),
+        Fact("merged", _("merged submits"), task.merged),
         Fact("worker", _("worker"), task.worker),
         Fact("id", _("id"), task.pk),
     ]

@@ -116,6 +116,7 @@ TEXT = """
 --all                 All tasks that the verb is for; also with other filters.
 --any-type            Also tasks of types for which there is no handler.
 --at-once N           How many may start at once after a pause (default: as many as the rate).
+--at-most SPAN        With --debounce: start at the latest this long after the first submit.
 --atomic              Store all tasks of a file or none.
 --batch BATCH         Only tasks of this batch, by its name.
 --burst               Stop when no task is due.
@@ -126,6 +127,7 @@ TEXT = """
 --database ALIAS      Alias of the database (default: DATABASE).
 --day DAY             A day in UTC such as 2026-11-22 (today), or all for all time.
 --deadline SPAN       A tick that is later than this is dropped.
+--debounce SPAN       Merge submits of a key into one task, which starts this long after the last.
 --delay SPAN          Submit the task this long after its tick.
 --delete              Delete each row there once its task is here. By default they stay.
 --drain WORKER        A worker (host:pid), or all of a host, that end their tasks and take no more.
@@ -151,6 +153,7 @@ TEXT = """
 --jitter SPAN         A random delay of at most this is added to --delay.
 --json                Print JSON for programs, one object a line.
 --key-prefix PREFIX   Only tasks with keys that begin with this.
+--leading             With --debounce: start the first at once, and one more for the others.
 --limit NAME          Name of a limit that the task counts against; may be repeated.
 --log WHICH           Of the logs show the last lines of the last attempt, all, or none (last).
 --map OLD=NEW         The name of a type here; may be repeated.
@@ -249,12 +252,14 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--wait-for-database --watch": at_least(1),
     "--at-once": or_none(at_least(1)),
     "--catch-up --pause-after --remaining": or_none(int),
-    "--deadline --delay --every --expires-after --jitter --time-limit --unique-for": or_none(span),
+    "--at-most --deadline --debounce --delay --every --expires-after": or_none(span),
+    "--jitter --time-limit --unique-for": or_none(span),
 }
 WORDS: Mapping[str, Words] = {
     "--expect": {"dest": "expected_at"},
     "--expires": {"dest": "expires_at"},
     "--in": {"dest": "run_at"},
+    "--leading": {"default": None},
     "--limit": {"action": "append", "dest": "limits"},
     "--log": {"choices": ("last", "all", "none"), "default": "last"},
     "--map": {"action": "append", "default": []},

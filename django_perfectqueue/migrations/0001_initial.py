@@ -251,6 +251,10 @@ class Migration(migrations.Migration):
                 ("time_limit", models.FloatField(blank=True, null=True, verbose_name="time limit")),
                 ("context", models.TextField(blank=True, null=True, verbose_name="context")),
                 (
+                    "merged",
+                    models.IntegerField(blank=True, null=True, verbose_name="merged submits"),
+                ),
+                (
                     "outcome",
                     models.CharField(
                         blank=True,
@@ -1286,6 +1290,46 @@ class Migration(migrations.Migration):
             options={
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")],
+            },
+        ),
+        migrations.CreateModel(
+            name="DebouncedSubmit",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "key",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="key"
+                    ),
+                ),
+                ("at", models.DateTimeField(verbose_name="submitted at")),
+                ("wait", models.FloatField(verbose_name="wait")),
+                ("at_most", models.FloatField(null=True, verbose_name="at most")),
+                ("leading", models.BooleanField(verbose_name="leading")),
+                ("terms", models.TextField(verbose_name="terms")),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["queue", "key"], name="perfectqueue_debounced_key")
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            django_perfectqueue.models.fields.IsTime("at"),
+                            ("wait__range", (0.0, 3155760000.0)),
+                            ("at_most__range", (0.0, 3155760000.0)),
+                            ("leading__range", (False, True)),
+                        ),
+                        name="perfectqueue_debouncedsubmit_values",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

@@ -14,6 +14,7 @@ from .batch import Batch as Batch
 from .batch import BatchDelta as BatchDelta
 from .batch import BatchMember as BatchMember
 from .batch import DeadLetter as DeadLetter
+from .batch import DebouncedSubmit as DebouncedSubmit
 from .batch import Dependency as Dependency
 from .batch import DependencyEvent as DependencyEvent
 from .batch import IfFailed as IfFailed

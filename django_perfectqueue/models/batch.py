@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ExactCharField, Undeletable, in_order, readable
+from .fields import SPAN, ExactCharField, Undeletable, in_order, readable
 from .status import Outcome
 from .task import keyed_by_task, of_task
 
@@ -150,6 +150,32 @@ class DependencyEvent(models.Model):
 
     class Meta:
         default_permissions = ()
+
+
+# Submits that have yet to be merged.
+
+
+@readable(wait=SPAN, at_most=SPAN)
+class DebouncedSubmit(models.Model):
+    """
+    A submit of a debounced task that was committed and has yet to be merged into a run.
+
+    Rows are appended, and live for milliseconds. ``wait`` and ``at_most`` are in seconds;
+    ``terms`` are what was submitted, as JSON.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    queue = ExactCharField(_("queue"), max_length=100)
+    key = ExactCharField(_("key"), max_length=255)
+    at = models.DateTimeField(_("submitted at"))
+    wait = models.FloatField(_("wait"))
+    at_most = models.FloatField(_("at most"), null=True)
+    leading = models.BooleanField(_("leading"))
+    terms = models.TextField(_("terms"))
+
+    class Meta:
+        default_permissions = ()
+        indexes = [models.Index(fields=["queue", "key"], name="perfectqueue_debounced_key")]
 
 
 # Tasks that failed or were cancelled, until a person decides.

@@ -153,7 +153,8 @@ class Task(Undeletable):
     ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
     limits that it keeps to, with commas between them. ``time_limit`` is how many seconds an
     attempt may take, where the submitter said so. ``context`` is JSON text: what of the
-    submitter's surroundings, its trace above all, the handler is to find again.
+    submitter's surroundings, its trace above all, the handler is to find again. ``merged`` is
+    how many submits are one in a task that is debounced.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -170,6 +171,7 @@ class Task(Undeletable):
     limits = ExactCharField(_("limits"), max_length=codecs.LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
     context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
+    merged = models.IntegerField(_("merged submits"), null=True, blank=True)
 
     outcome = models.CharField(
         _("outcome"), max_length=9, choices=Outcome.choices, blank=True, default=""

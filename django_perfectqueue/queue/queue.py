@@ -35,7 +35,7 @@ from .submission import (
     submissions_of,
 )
 from .taking import Taking
-from .task_handle import TaskHandle
+from .task_handle import MergedTask, TaskHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,9 +88,10 @@ class Queue(Taking):
         ``key`` is its name in the queue; None makes one, a random UUID. ``data`` is what JSON
         can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
         ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
-        ``tags``, ``sequence``, ``context``, ``unique``, ``unique_for`` and ``unique_by``. A key
-        that is taken raises AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a
-        task that is not running. The returned task is then the one that has the key.
+        ``tags``, ``sequence``, ``context``, ``unique``, ``unique_for``, ``unique_by``,
+        ``debounce``, ``at_most`` and ``leading``. A key that is taken raises AlreadyExistsError, or
+        with ``on_conflict`` is ignored, or replaces a task that is not running. The returned task
+        is the one that has the key then.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.
@@ -104,6 +105,8 @@ class Queue(Taking):
         if not fresh and on_conflict == "replace":
             replace = store.replace_linked if task.after or task.tags else store.replace
             replace([task], **terms)
+        if isinstance(task.unique, store.Debounce):
+            return MergedTask(self, task.key)
         return TaskHandle(self, keys.get((self.name, task.key), task.key))
 
     @otel.sends

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.models import Outcome
+from django_perfectqueue.models import DebouncedSubmit, Outcome
 from django_perfectqueue.store.upkeep.deletion import BATCH
 
 logger = logging.getLogger("django_perfectqueue.queue")
@@ -96,6 +96,7 @@ def purge(
 
 def clear(queue: str, *, using: str) -> int:
     """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
+    DebouncedSubmit.objects.using(using).filter(queue=queue).delete()
     count, kept_for = store.clear(Q(queue=queue), using=using)
     forget_batches(None, queue, using=using)
     warn(kept_for)

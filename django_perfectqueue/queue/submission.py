@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End
-from django_perfectqueue.lib.checks import choice, nearest
+from django_perfectqueue.lib.checks import TRUE_OR_FALSE, choice, nearest
 from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload import codecs, inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
@@ -161,6 +161,10 @@ class TaskOptions(TaskTerms, total=False):
     "live" until it has ended, and no longer than ``unique_for`` after the submit. A later task of
     the key gets one that begins with it. ``unique_by`` makes the key, of the type and these
     names of the data, which is a dict; True is for all data.
+
+    With ``debounce`` submits of a key are one task, with the data and context of the last: it
+    starts so long after the last, and ``at_most`` so long after the first. With ``leading`` the
+    first is a task that starts at once, and the others are one more.
     """
 
     run_at: When | None
@@ -173,10 +177,15 @@ class TaskOptions(TaskTerms, total=False):
     unique_for: Duration | None
     unique_by: Iterable[str] | Literal[True] | None
     sequence: str
+    debounce: Duration | None
+    at_most: Duration | None
+    leading: bool
 
 
-OF_KEYS = ("unique", "unique_for", "unique_by")
+OF_KEYS = ("unique", "unique_for", "unique_by", "debounce", "at_most", "leading")
 TIMES = ("run_at", "expected_at", "expires_at")
+# What a task that is merged can't have.
+NOT_MERGED = (*TIMES, "after", "unique", "unique_for")
 AFTER, TAGS, UNIQUE = attrgetter("after"), attrgetter("tags"), attrgetter("unique")
 UNTIL = {None: "", "waiting": "start", "live": "end"}
 # Each option but TIMES and ``after`` as it is stored; raises InvalidTaskError.
@@ -192,6 +201,9 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "unique_for": partial(inputs.checked_duration, "unique_for"),
     "unique_by": lambda names: names,
     "sequence": inputs.checked_sequence,
+    "debounce": partial(inputs.checked_duration, "debounce"),
+    "at_most": partial(inputs.checked_duration, "at_most"),
+    "leading": partial(TRUE_OR_FALSE.require, "leading", error=InvalidTaskError),
 }
 ARGUMENTS = ("key", "type", "data", *CHECKS, *TIMES, "after")
 
@@ -254,15 +266,25 @@ def submission_of(
 
 
 def unique_key(key: str | None, type_: str, payload: str, given: dict[str, Any]) -> str | None:
-    """Return the key, made where ``unique_by`` is given; join what is said of how long it is so."""
-    until, seconds, by = [given.pop(name, None) for name in OF_KEYS]
+    """
+    Return the key, made where ``unique_by`` is given; replace what else is said of it by one
+    ``unique``.
+    """
+    if given.get("debounce") is None and ("at_most" in given or given.get("leading")):
+        raise InvalidTaskError("at_most and leading go with debounce.")
+    if "debounce" in given and (more := [name for name in NOT_MERGED if name in given]):
+        raise InvalidTaskError(f"debounce says when a task starts: give no {more[0]}.")
+    until, seconds, by, wait, at_most, leading = [given.pop(name, None) for name in OF_KEYS]
     if by is not None:
         if key is not None:
             raise InvalidTaskError("unique_by makes the key: give None for it.")
         key = inputs.key_by(type_, codecs.decode(payload), by)
-    if until or seconds:
+    if wait is not None:
+        given["unique"] = store.Debounce(wait, at_most, bool(leading))
+    elif until or seconds:
         given["unique"] = store.Unique(UNTIL[until], seconds)
-        inputs.checked("key of a task that is unique", key, inputs.NAME_LENGTH)
+    if "unique" in given:
+        inputs.checked("key of a task that is unique or debounced", key, inputs.NAME_LENGTH)
     return key
 
 
@@ -292,10 +314,29 @@ def store_some(
         plain = store.submit_all if all_or_none else store.submit
         submit = partial(store.submit_linked, plain, using=using, batch=batch, now=now)
     if any(map(UNIQUE, tasks)):
+        if merged := [task for task in tasks if isinstance(task.unique, store.Debounce)]:
+            return store_merged(tasks, merged, on_conflict, using=using, now=now, batch=batch)
         if on_conflict == "replace":
             raise InvalidTaskError("on_conflict 'replace' is not for a task that is unique.")
         return store.submit_unique(submit, tasks, all_or_none=all_or_none, using=using, now=now)
     return submit(tasks), {}
+
+
+def store_merged(
+    tasks: Sequence[store.Submission],
+    merged: Sequence[store.Submission],
+    on_conflict: OnConflict,
+    **terms: Any,
+) -> tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], str]]:
+    """Do what store_some() does where some are debounced, which no key that is taken refuses."""
+    if terms["batch"] is not None:
+        raise InvalidTaskError("debounce is not for the tasks of a batch.")
+    using, now = terms["using"], terms["now"]
+    with store.database.together(using=using):
+        others = [task for task in tasks if not isinstance(task.unique, store.Debounce)]
+        fresh, keys = store_some(others, on_conflict, **terms) if others else ({}, {})
+        store.submit_debounced(merged, using=using, now=now)
+    return {**fresh, **{(task.queue, task.key): 0 for task in merged}}, keys
 
 
 def expires_first(starts: Moment, ends: Moment) -> bool:

@@ -333,3 +333,33 @@ class TaskHandle:
     acopy = twin(copy)
     atag = twin(tag)
     auntag = twin(untag)
+
+
+class MergedTask(TaskHandle):
+    """
+    The newest task of a name whose submits are merged: it has this submit once that is committed.
+
+    In a transaction its key is that of the task before; then that at the first use.
+    """
+
+    __slots__ = ("final", "name")
+    final: str
+    name: str
+
+    def __init__(self, queue: Queue, name: str) -> None:
+        for slot, value in {"queue": queue, "name": name, "final": ""}.items():
+            object.__setattr__(self, slot, value)
+        object.__setattr__(self, "final", self.key if self.is_committed else "")
+
+    @property
+    def is_committed(self) -> bool:
+        return not store.notify.in_callers_transaction(self.using)
+
+    @property
+    def key(self) -> str:
+        """Its key in the queue."""
+        if not self.final:
+            found = store.newest_key(self.queue.name, self.name, using=self.using)
+            object.__setattr__(self, "final", found if self.is_committed else "")
+            return found
+        return self.final

@@ -15,10 +15,11 @@ from . import database, dependencies, leases, notify, records, schedules, upkeep
 # Submit.
 from .dependencies.batches import create_batch
 from .dependencies.submit import replace_linked, submit_linked, wait_for, wait_no_longer_for
+from .tasks.debounce import submit_debounced
 from .tasks.revise import replace
 from .tasks.submit import in_chunks, send_ahead, submit, submit_all
-from .tasks.unique import submit_unique
-from .values import Chunk, Parent, Submission, Unique
+from .tasks.unique import newest_key, submit_unique
+from .values import Chunk, Debounce, Parent, Submission, Unique
 
 # Claim.
 from .claims.acquire import Outlook, acquire, finish_and_acquire, look, may_start_again

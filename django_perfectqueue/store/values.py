@@ -58,6 +58,17 @@ class Unique(NamedTuple):
     seconds: float | None = None
 
 
+class Debounce(NamedTuple):
+    """
+    How submits of a key are merged into one run: it begins so many seconds after the last, and
+    ``at_most`` so many after the first. One that is ``leading`` begins at once.
+    """
+
+    wait: float
+    at_most: float | None = None
+    leading: bool = False
+
+
 class Submission(NamedTuple):
     """
     A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
@@ -68,7 +79,7 @@ class Submission(NamedTuple):
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
     It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed. ``tags`` are
     each there once. ``followed`` is what its ticket says of who follows it. One that is ``unique``
-    is stored by submit_unique().
+    is stored by submit_unique(), or submit_debounced().
     """
 
     queue: str
@@ -88,7 +99,7 @@ class Submission(NamedTuple):
     if_failed: int = 0
     tags: tuple[str, ...] = ()
     followed: int | None = None
-    unique: Unique | None = None
+    unique: Unique | Debounce | None = None
 
     @property
     def state(self) -> int:

@@ -117,6 +117,21 @@ class EnqueueTests(TestCase):
         with self.assertRaises(AlreadyExistsError):
             once.enqueue_many([((9, 8), {})])
 
+    def test_enqueues_are_merged(self):
+        merged = jobs.add.using(unique_by=["a"], debounce="2m", at_most=timedelta(minutes=10))
+        for number in range(3):
+            merged.enqueue(1, number)
+        merged.using(leading=True).enqueue_many([((2, 3), {}), ((2, 4), {}), ((2, 5), {})])
+        drain()
+        rows = sorted(Task.objects.order_by("pk"), key=lambda row: row.data["args"][0])
+        self.assertEqual([row.merged for row in rows], [3, 1, 2])
+        self.assertEqual([row.data["args"] for row in rows], [[1, 2], [2, 3], [2, 5]])
+        self.assertEqual(jobs.add.get_result(rows[1].key).return_value, 5)
+        self.assertEqual(rows[2].status, "scheduled")
+        for wrong in ({"debounce": "soon"}, {"leading": 7}, {"at_most": "10m"}):
+            with self.subTest(wrong), self.assertRaises(InvalidTask):
+                jobs.add.using(key="a", **wrong).enqueue(1, 2)
+
     def test_a_time_that_is_none_is_refused(self):
         for wrong in (3, timedelta(hours=1), "1h"):
             with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, "a time with a zone"):

@@ -33,7 +33,8 @@ EARLY = f"""EXISTS (
 )"""
 ANY = """
 SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
-    (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1)
+    (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1),
+    (SELECT 1 FROM "perfectqueue_debouncedsubmit" LIMIT 1)
 """
 
 # What acts on Work, called with it and ``using`` after the commit of who has appended some.
@@ -42,15 +43,21 @@ followers: list[Callable[..., int]] = []
 
 @dataclass(slots=True)
 class Work:
-    """Whether events were appended, and of which batches counts were; None is of any."""
+    """
+    Whether events were appended, of which batches counts were, and of which queues and keys
+    submits that are to be merged; None is of any.
+    """
 
     events: bool = False
     batches: set[int] | None = field(default_factory=set)
+    debounced: set[tuple[str, str]] | None = field(default_factory=set)
 
     def add(self, other: Work) -> None:
         self.events |= other.events
         if self.batches is not None:
             self.batches = None if other.batches is None else self.batches | other.batches
+        if self.debounced is not None:
+            self.debounced = None if other.debounced is None else self.debounced | other.debounced
 
 
 # The connections by which events are acted on now, and what was appended since.
@@ -167,7 +174,7 @@ class Follow:
 
 def follow(*, using: str, now: datetime | None = None) -> int:
     """Act on the events and counts that are there, if any; return how many."""
-    everything = Work(events=True, batches=None)
+    everything = Work(events=True, batches=None, debounced=None)
     return act(everything, using=using, now=now) if are_some(using=using) else 0
 
 

@@ -91,7 +91,7 @@ def submit_unique(
         for task in submissions:
             name = task.queue, task.key
             holder = holders.get(name) if task.unique else None
-            if holder and task.unique and holder.holds(task.unique):
+            if holder and isinstance(task.unique, Unique) and holder.holds(task.unique):
                 keys[name] = holder.key
                 held.add(task.key)
                 continue
@@ -130,7 +130,11 @@ def newest(
     now: datetime | None,
 ) -> dict[Name, Holder]:
     """Return the newest tasks of the names of those that are unique."""
-    uniques = {(task.queue, task.key): task.unique for task in submissions if task.unique}
+    uniques = {
+        (task.queue, task.key): task.unique
+        for task in submissions
+        if isinstance(task.unique, Unique)
+    }
     with reading(using) as db:
         rows = look(db, uniques, seen, now)
         if clause := db.dialect.current_clause(db.cursor):
@@ -139,6 +143,13 @@ def newest(
             there = {name: uniques[name] for name in known.keys() & uniques}
             rows += look(db, there, known, now, clause)
     return {(queue, holder[1]): Holder(*holder) for queue, *holder in rows}
+
+
+def newest_key(queue: str, name: str, *, using: str) -> str:
+    """Return the key of the newest task of a name; where there is none, the name."""
+    with reading(using) as db:
+        rows = look(db, {(queue, name): Unique()}, {}, None)
+    return str(rows[-1][1]) if rows else name
 
 
 def look(

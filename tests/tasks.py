@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 from django.db import connection, transaction
@@ -129,6 +130,23 @@ def approve(task):
     task.step("charge", note, task, f"charge-{answer}")
     task.sleep("cooling-off", 0.3)
     note(task, "end")
+
+
+@handler("go-far", retry_wait=0.05)
+def go_far(task):
+    """Return what each of five steps and four waits has given; a step never gives the same."""
+    said = []
+    for number, wait in enumerate(
+        (
+            lambda: task.wait_for("a"),
+            lambda: task.sleep("nap", 0.5),
+            lambda: task.wait_for("b", "1h"),
+            lambda: task.wait_for("never", 0.3),
+            lambda: None,
+        )
+    ):
+        said += [task.step(f"step {number}", lambda: uuid.uuid4().hex), wait()]
+    return said
 
 
 @handler("approve-in-a-loop")

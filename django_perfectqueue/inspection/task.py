@@ -337,7 +337,8 @@ def workflow(story: Story, most: int | None = None) -> Iterator[WorkflowEntry]:
     signals = models.Step.objects.filter(
         task_id=OuterRef("task_id"), kind=models.Step.Kind.SIGNAL, name=OuterRef("name")
     )
-    for row in rows.annotate(answered=Exists(signals)).order_by("pk")[:most].iterator():
+    rows = rows.annotate(answered=Exists(signals)).order_by("pk")
+    for row in rows[:most] if most else rows.iterator():
         is_signal = row.kind == models.Step.Kind.SIGNAL
         yield WorkflowEntry(
             row, state_of(row, story.task), senders.get(row.name, "") if is_signal else ""

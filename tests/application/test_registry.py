@@ -1,4 +1,4 @@
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, override_settings
 from django.utils.translation import gettext_lazy, override
 
 from django_perfectqueue.application import Application, Registry, autodiscover, handler
@@ -44,6 +44,8 @@ class RegistryTests(SimpleTestCase):
             shown = {name: str(label) for name, label in signals_of("sign").items()}
         self.assertEqual(shown, {"approved": "Beobachten"})
         self.assertEqual((signals_of("report"), signals_of("nobody knows it")), ({}, {}))
+        with override_settings(PERFECTQUEUE={"DISPATCH": "nowhere.Dispatch"}):
+            self.assertEqual(signals_of("sign"), {})
         for signals in (
             {"approval": {"approved": 1}},
             "approved",

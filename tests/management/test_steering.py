@@ -5,10 +5,11 @@ from contextlib import suppress
 from unittest import mock
 
 from django.core.management import CommandError
+from django.db import transaction
 from django.test import TestCase
 
 from django_perfectqueue.management.flags import person
-from django_perfectqueue.models import DeadLetter, Step
+from django_perfectqueue.models import Change, DeadLetter, Step
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain
 from tests.factories import finish, running, status, submit
@@ -367,6 +368,17 @@ class SignalTests(TestCase):
         signals = task.metadata().steps.filter(kind=Step.Kind.SIGNAL)
         data = {one.name: json.loads(one.result_text) for one in signals}
         self.assertEqual(data, {"approval": {"answer": "yes"}, "seen": {"by": person()}})
+
+    def test_who_sent_it_is_recorded_with_it_or_not_at_all(self):
+        task = self.waiting()
+        with suppress(RuntimeError), transaction.atomic():
+            task.signal("seen", by="ann")
+            raise RuntimeError
+        self.assertFalse(Change.objects.exists())
+        self.assertTrue(task.signal("seen", {"secret": 1}, by="ann"))
+        self.assertFalse(task.signal("seen", on_conflict="ignore", by="bob"))
+        rows = [(one.by, one.name, one.after) for one in Change.objects.all()]
+        self.assertEqual(rows, [("ann", "k1", {"did": "signalled", "signal": "seen"})])
 
     def test_what_is_wrong_is_said_with_an_exit_code(self):
         task = self.waiting()

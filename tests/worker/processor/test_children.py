@@ -1,13 +1,17 @@
 """Tasks that run and join others, in workers as in production, which die and freeze."""
 
 import os
+import random
 import signal
+import time
+from contextlib import suppress
 from itertools import chain
 from unittest import skipIf
 
 from django.db import connection
+from django.test import tag
 
-from django_perfectqueue.models import Attempt, Task
+from django_perfectqueue.models import Attempt, DependencyEvent, Task
 from django_perfectqueue.queue import Queue
 
 from ...waiting import wait_until
@@ -68,6 +72,38 @@ class FamilyTests(WorkerTestCase):
         stop.touch()
         self.open_gate()
         self.assert_all_have_run_once()
+
+    @tag("thorough")
+    def test_families_whose_processors_are_killed_again_and_again(self):
+        """Each has its three children, whoever died when, and what they returned."""
+        self.run_families(*["family", "family-in-a-loop"] * 10)
+        self.open_gate()
+        settings = {"MAX_CRASHES": 100, "RETRY_WAIT": 0.1, "RETRY_WAIT_LIMIT": 0.1}
+        workers = [
+            self.worker("--processors", "2", **settings),
+            self.worker("--processor-type", "async", "--concurrency", "3", **settings),
+        ]
+
+        killed = []
+
+        def all_done():
+            live = Task.objects.filter(ticket__isnull=False).exists()
+            for worker in workers if live else ():
+                if pids := worker.processors():
+                    with suppress(ProcessLookupError):
+                        os.kill(pids[-1], signal.SIGKILL)
+                        killed.append(pids[-1])
+            until = time.monotonic() + random.uniform(0.2, 1.0)
+            wait_until(lambda: time.monotonic() > until)
+            return not live
+
+        wait_until(all_done, within=240)
+        self.assertTrue(killed)
+        known = [Queue()[key].metadata().result for key in self.parents]
+        self.assertEqual({len(keys) for keys in known}, {3})
+        children = Task.objects.exclude(key__in=self.parents).values_list("key", flat=True)
+        self.assertEqual(sorted(chain.from_iterable(known)), sorted(children))
+        self.assertFalse(DependencyEvent.objects.exists())
 
     @skipIf(connection.vendor == "sqlite", "Who is frozen may hold the lock of the database.")
     def test_a_processor_that_was_frozen_past_the_lease_adds_nothing(self):

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Literal
 
 from django.core.management import call_command
@@ -130,7 +130,8 @@ class TasksFile:
     """
     The tasks of a file, one JSON object a line: how many were read, and which lines are stored.
 
-    ``line`` is the number of the one that was read last.
+    ``line`` is the number of the one that was read last, and ``waiting`` are those of the tasks
+    that are not stored yet: the next thousand may be read before.
     """
 
     queue: Queue
@@ -141,6 +142,7 @@ class TasksFile:
     line: int = 0
     read: int = 0
     stored_line: int = 0
+    waiting: list[int] = field(default_factory=list)
 
     def submit(self) -> int:
         """Return how many are stored. Raise CommandError, with those that are, where it ends."""
@@ -163,8 +165,10 @@ class TasksFile:
             self.progress.clear()
 
     def is_stored(self, read: int) -> None:
-        """Note that all tasks that were read are stored."""
-        self.read, self.stored_line = read, self.line
+        """Note that so many of the tasks that were read are stored."""
+        count, self.read = read - self.read, read
+        self.stored_line = self.waiting[count - 1]
+        del self.waiting[:count]
         self.progress.show(read)
 
     def tasks(self) -> Iterator[dict[str, object]]:
@@ -172,7 +176,9 @@ class TasksFile:
         while text := self.source.readline():
             self.line += 1
             if text.strip():
-                yield task_of(text)
+                task = task_of(text)
+                self.waiting.append(self.line)
+                yield task
 
     def broken_off(self, why: str, code: int = 1) -> CommandError:
         outcome = "Nothing was stored."

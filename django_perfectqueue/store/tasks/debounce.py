@@ -24,8 +24,9 @@ from .submit import refuse_too_long, submit, until
 from .unique import Holder, Name, look
 
 MOST = 500
-# What a submit may say of a run.
-TERMS = ("type", "payload", "lane", "user", "priority", "limits", "time_limit", "context", "tags")
+# All that a submit says of a run, but for what is its own.
+OWN = {"queue", "key", "run_at", "expires_at", "expected_at", "after", "if_failed", "followed"}
+TERMS = [name for name in Submission._fields if name not in {*OWN, "unique"}]
 
 APPEND = """
 INSERT INTO "perfectqueue_debouncedsubmit"

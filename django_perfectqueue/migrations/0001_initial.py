@@ -1860,7 +1860,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependency",
             constraint=models.CheckConstraint(
-                condition=models.Q(("if_failed__range", (0, 6)), ("state__range", (0, 3))),
+                condition=models.Q(("if_failed__range", (0, 7)), ("state__range", (0, 3))),
                 name="perfectqueue_dependency_values",
             ),
         ),

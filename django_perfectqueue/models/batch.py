@@ -80,7 +80,7 @@ class BatchDelta(models.Model):
 
 # What stands in ``if_failed``, too: what a callback waits for, up to this, and that a task waits
 # for its turn in its sequence.
-SEQUENCE = 6
+SEQUENCE = 7
 
 
 # The ids of sequences, as parents, are no larger than this; a batch is given by minus its id.

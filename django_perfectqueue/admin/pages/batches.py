@@ -154,6 +154,7 @@ WORDS = {
     "done": _("when all have ended"),
     "finished": _("when all have finished"),
     "failed": _("when some have not finished"),
+    "first_failure": _("when the first has not finished"),
     "sequence": _("comes after it in its sequence"),
 }
 

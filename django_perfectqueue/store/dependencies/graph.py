@@ -280,13 +280,15 @@ class ParentState(NamedTuple):
     Where a parent stands; ``outcome`` is empty while it is live.
 
     ``is_locked`` means that someone else changes it at this moment; ``is_early`` that it has
-    ended before its turn in its sequence.
+    ended before its turn in its sequence. Of a batch ``some_died`` says that tasks of it have not
+    finished, also while it goes on.
     """
 
     outcome: str = ""
     is_locked: bool = False
     is_gone: bool = False
     is_early: bool = False
+    some_died: bool = False
 
     @property
     def is_live(self) -> bool:

@@ -1952,7 +1952,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="dependency",
             constraint=models.CheckConstraint(
-                condition=models.Q(("if_failed__range", (0, 7)), ("state__range", (0, 3))),
+                condition=models.Q(("if_failed__range", (0, 8)), ("state__range", (0, 3))),
                 name="perfectqueue_dependency_values",
             ),
         ),

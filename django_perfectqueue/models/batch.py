@@ -78,10 +78,10 @@ class BatchDelta(models.Model):
 # Which tasks wait for which, and what has yet to be done about it.
 
 
-# What stands in ``if_failed``, too: what a callback waits for, up to this, that a task joins
-# another, and that it waits for its turn in its sequence.
-JOINED = 6
+# What stands in ``if_failed``, too: what a callback waits for, up to this, that a task waits for
+# its turn in its sequence, and that it joins another.
 SEQUENCE = 7
+JOINED = 8
 
 
 # The ids of sequences, as parents, are no larger than this; a batch is given by minus its id.
@@ -96,7 +96,7 @@ class IfFailed(models.IntegerChoices):
     RUN = 2, _("run")
 
 
-@readable(if_failed=(IfFailed.WAIT.value, SEQUENCE))
+@readable(if_failed=(IfFailed.WAIT.value, JOINED))
 class Dependency(models.Model):
     """
     ``child`` waits for ``parent``.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .queue import Queue
     from .task_handle import TaskHandle
 
-When = Literal["done", "finished", "failed"]
+When = Literal["done", "finished", "failed", "first_failure"]
 WHENS = {when.name.lower(): when for when in store.dependencies.When}
 SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
 
@@ -111,11 +111,12 @@ class Batch:
         Submit a task that is blocked until all tasks of the batch have ended.
 
         With ``when`` "finished" it runs once all have finished, those that were put back, too;
-        with "failed" once all have ended and some not finished, else it is cancelled. Raise
-        what Queue.submit() does.
+        with "failed" once all have ended and some not finished, else it is cancelled; with
+        "first_failure" once a task has not finished, while the others go on. Raise what
+        Queue.submit() does.
         """
         if when not in WHENS:
-            raise InvalidTaskError(f"when is 'done', 'finished' or 'failed', not {when!r}.")
+            raise InvalidTaskError(f"when is one of {', '.join(map(repr, WHENS))}, not {when!r}.")
         options.setdefault("user", self.user)
         task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
         if task.after:

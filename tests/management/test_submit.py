@@ -46,6 +46,8 @@ class SubmitTests(TestCase):
         for key in ("k1", "k2"):
             run("pq_submit", key, "t", "--sequence", "account-7")
         self.assertEqual([task.key for task in Queue().acquire(9)], ["k1"])
+        found = run("pq_task", "list", "--tag", "sequence:account-7")
+        self.assertIn("k2", found)
         self.assertIn("k1 (running, sequence)", run("pq_task", "show", "k2"))
 
     def test_every_option_reaches_the_task(self):

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from unittest import mock
 
 from django.core.management import call_command
@@ -583,12 +584,113 @@ class PutBackTests(TransactionTestCase):
         self.assertEqual(ends, {"done": "finished", "finished": "finished", "failed": "cancelled"})
 
 
+class FirstFailureTests(TransactionTestCase):
+    def batch(self, *keys):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members(*keys))
+            batch.then("stop", "report", priority=9, when="first_failure")
+        return batch
+
+    def test_it_runs_once_at_the_first_death_while_the_others_go_on(self):
+        batch = self.batch("a", "b", "c", "d")
+        take("a").finish()
+        self.assertEqual(status("stop"), "blocked")
+        b = take("b")
+        take("c").fail()
+        stop = take("stop")
+        b.fail()
+        stop.finish()
+        Queue()["c"].retry()
+        take("d").finish()
+        take("c").fail()
+
+        self.assertEqual((state(batch), status("stop")), ((4, 2, 2, True), "finished"))
+
+    def test_it_cancels_the_rest(self):
+        batch = self.batch("a", "b", "c")
+        running = take("a")
+        take("b").fail()
+        self.assertEqual(take("stop").closes.cancel_request(), (1, 1))
+        running.cancel()
+        self.assertEqual(state(batch), (3, 0, 3, True))
+
+    def test_a_task_that_is_cancelled_counts_and_one_that_is_tried_again_does_not(self):
+        self.batch("a", "b")
+        take("a").retry(0)
+        self.assertEqual(status("stop"), "blocked")
+        Queue()["b"].cancel_request()
+        take("stop")
+
+    def test_it_is_cancelled_where_all_have_finished(self):
+        self.batch("a")
+        take("a").finish()
+        self.assertEqual(status("stop"), "cancelled")
+        Queue()["stop"].retry()
+        self.assertEqual(status("stop"), "cancelled")
+
+    def test_it_runs_at_once_where_one_has_died_before_it_is_given(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+        take("a").fail()
+        batch.then("stop", "report", priority=9, when="first_failure")
+        take("stop")
+
+    def test_a_batch_in_it_has_died_when_it_has_ended(self):
+        with Queue().batch("outer") as outer:
+            outer.submit_many(members("a"))
+            with outer.batch("inner") as inner:
+                inner.submit_many(members("x", "y"))
+            outer.then("stop", "report", priority=9, when="first_failure")
+        take("a").finish()
+        take("x").fail()
+        self.assertEqual(status("stop"), "blocked")
+        take("y").finish()
+        take("stop")
+
+    def test_one_that_is_held_or_added_to_at_the_death_is_released_later(self):
+        batch = self.batch("a", "b")
+        task = take("a")
+
+        def hold():
+            stop = Queue()["stop"].id
+            with transaction.atomic():
+                Ticket.objects.select_for_update().get(pk=stop)
+                batch.submit("c", "report")
+                elsewhere(task.fail)
+                self.assertEqual(elsewhere(lambda: status("stop")), "blocked")
+
+        if connection.vendor != "sqlite":
+            hold()
+            store.records.follow(using="default")
+            take("stop")
+
+
 class ConcurrentTests(TransactionTestCase):
     """Merges, folds and looks of several at once."""
 
     def setUp(self):
         if connection.vendor == "sqlite":
             self.skipTest("SQLite has one writer: the other waits.")
+
+    def test_of_two_who_die_at_once_one_releases_the_callback(self):
+        for number in range(8):
+            with Queue().batch(f"b{number}") as batch:
+                batch.submit_many(members(f"{number}a", f"{number}b", f"{number}c"))
+                batch.then(f"{number}stop", "report", priority=9, when="first_failure")
+            tasks, barrier = Queue().acquire(2), Barrier(2)
+
+            def die(task, barrier=barrier):
+                try:
+                    barrier.wait(10)
+                    task.fail()
+                finally:
+                    connection.close()
+
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(die, tasks))
+            self.assertEqual(
+                [task.key for task in Queue().acquire(9)], [f"{number}stop", f"{number}c"]
+            )
 
     def test_of_many_who_end_at_once_the_last_ends_each_batch(self):
         def work(_name):

@@ -156,6 +156,7 @@ WORDS = {
     "finished": _("when all have finished"),
     "failed": _("when some have not finished"),
     family.JOINED: _("has run it, or joins it"),
+    "first_failure": _("when the first has not finished"),
     "sequence": _("comes after it in its sequence"),
 }
 

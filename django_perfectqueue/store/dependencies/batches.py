@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Set
 from datetime import datetime, timedelta
+from enum import IntEnum
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
-from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Outcome
+from django_perfectqueue.models import JOINED, Batch, BatchDelta, BatchMember, Outcome
 from django_perfectqueue.models.fields import ServerNow
 
 from ..database.dialects.base import Row
@@ -30,6 +31,21 @@ INSERT INTO "perfectqueue_batch" (
     "queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped", "created_at"
 ) VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
 """
+
+
+class When(IntEnum):
+    """
+    What a callback waits for; it stands in ``if_failed`` of its dependency on the batch. JOINED
+    are those that a task has run, or joins.
+    """
+
+    DONE = 3
+    FINISHED = 4
+    FAILED = 5
+    FIRST_FAILURE = 6
+    JOINED = JOINED
+
+
 COUNTS = ("total", "finished", "dead")
 AT_ONCE = 1_000
 MEMBERS = BatchMember.objects.filter(batch_id=OuterRef("pk"))
@@ -146,6 +162,11 @@ GROUP BY "delta"."batch_id", "batch"."total", "batch"."finished", "batch"."dead"
 HAVING "batch"."ended_at" IS NOT NULL OR COUNT(*) >= %(many)s
     OR "batch"."total" - "batch"."finished" - "batch"."dead"
         + SUM("delta"."total" - "delta"."finished" - "delta"."dead") <= 0
+    OR ("batch"."dead" + SUM("delta"."dead") > 0 AND EXISTS (
+        SELECT 1 FROM "perfectqueue_dependency" AS "first"
+        WHERE "first"."parent_id" = -"delta"."batch_id" AND "first"."state" < 3
+        AND "first"."if_failed" = %(first)s
+    ))
 """
 LOCK_COUNTS = """
 SELECT "id", "total", "finished", "dead", "ended_at", "parent_id" FROM "perfectqueue_batch"
@@ -187,7 +208,8 @@ class Progress(NamedTuple):
 @retry_transaction
 def batches_to_count(batches: Collection[int] | None, *, using: str) -> list[int]:
     """
-    Return which batches are to be counted: no task is open, or there are many deltas.
+    Return which batches are to be counted: no task is open, or there are many deltas, or some
+    have died and a callback waits for the first death.
 
     One that had ended is counted as well, as it goes on; with None all that have deltas.
     """
@@ -195,7 +217,8 @@ def batches_to_count(batches: Collection[int] | None, *, using: str) -> list[int
         changed = BatchDelta.objects.using(using).values_list("batch_id", flat=True)
         return list(changed.distinct())
     with reading(using) as db:
-        return [batch for (batch,) in db.rows(WORTH_IT, {"many": MANY}, ids=batches)]
+        values = {"many": MANY, "first": When.FIRST_FAILURE.value}
+        return [batch for (batch,) in db.rows(WORTH_IT, values, ids=batches)]
 
 
 def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
@@ -237,7 +260,7 @@ def count(
         if changes[id_]:
             sums = [sum(column) for column in zip(counts, *changes[id_], strict=True)]
             after = write(db, id_, Progress._make([*sums, ended_at]), now)
-        standing[-id_] = ParentState(outcome_of(after))
+        standing[-id_] = ParentState(outcome_of(after), some_died=after.dead > 0)
         if outer is not None and outcome_of(before) != outcome_of(after):
             # In the batch around it, it is one task.
             for state, sign in ((before, -1), (after, 1)):

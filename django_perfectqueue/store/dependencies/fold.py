@@ -14,13 +14,12 @@ import time
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum
 from typing import NamedTuple
 
 from django.db import connections
 
 from django_perfectqueue import signals
-from django_perfectqueue.models import JOINED, Dependency, DependencyEvent, IfFailed, Outcome
+from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
 from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
 
 from ..database.transaction import Session, in_transaction, is_callers, retry_transaction
@@ -30,7 +29,7 @@ from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
 from ..values import Failure
-from .batches import batches_to_count, count
+from .batches import When, batches_to_count, count
 from .graph import ParentState, follow, place
 
 EVENTS = 200
@@ -84,26 +83,13 @@ UPDATE "perfectqueue_ticket"{hint} SET "state" = 1, "timer_at" = (
 """
 
 GROUP = "dependency"
+OF_DEATHS = (When.FAILED, When.FIRST_FAILURE)
+# Those that go on however what they wait for ends.
+ANYHOW = (IfFailed.RUN, When.JOINED)
 NEVER_FAILED = "All tasks of its batch have finished."
 
 # By database until when it does not wait, by the monotonic clock.
 rested: dict[str, float] = {}
-
-
-class When(IntEnum):
-    """
-    What a callback waits for; it stands in ``if_failed`` of its dependency on the batch. JOINED
-    are those that a task has run, or joins.
-    """
-
-    DONE = 3
-    FINISHED = 4
-    FAILED = 5
-    JOINED = JOINED
-
-
-# Those that go on however what they wait for ends.
-ANYHOW = (IfFailed.RUN, When.JOINED)
 
 
 class Edge(NamedTuple):
@@ -242,8 +228,12 @@ class Fold:
         edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
         many = max(len(edges), len(fresh)) >= EDGES
         # All of a batch are judged anew each time that it ends.
-        over = [id_ for id_, one in batches.items() if not one.is_live]
-        edges += self.edges(OF_PARENTS, over, below=3, limit=ALL)
+        over = [id_ for id_, one in batches.items() if one.some_died or not one.is_live]
+        edges += [
+            edge
+            for edge in self.edges(OF_PARENTS, over, below=3, limit=ALL)
+            if edge.if_failed == When.FIRST_FAILURE or not batches[edge.parent].is_live
+        ]
         held = self.lock({*added, *(edge.child for edge in edges)})
         every = {*edges, *fresh}
         for edge in every - self.transferred(every, standing):
@@ -286,7 +276,8 @@ class Fold:
         if parent.is_locked:
             return
         # Of one that was skipped before its turn it waits for that turn.
-        if parent.is_live or (mode == SEQUENCE and parent.has_finished and parent.is_early):
+        early = mode == SEQUENCE and parent.has_finished and parent.is_early
+        if early or (parent.is_live and not (mode == When.FIRST_FAILURE and parent.some_died)):
             self.awaited.append(edge.id)
             self.waiting.add(edge.child)
         elif parent.is_gone and mode not in (*ANYHOW, SEQUENCE):
@@ -295,7 +286,7 @@ class Fold:
             self.cancelled[edge.child] = f"{what} for which it waited was deleted."
         elif (
             mode in (*ANYHOW, When.DONE)
-            or parent.has_finished == (mode != When.FAILED)
+            or parent.has_finished == (mode not in OF_DEATHS)
             or parent.is_gone
         ):
             self.met.append(edge.id)
@@ -306,7 +297,7 @@ class Fold:
             self.failed += [edge.id] if edge.state < Dependency.State.FAILED else []
             # By its id: who may read this may not know the other's key.
             why = f"Task #{edge.parent}, for which it waited, is {parent.outcome}."
-            if mode in (IfFailed.CANCEL, When.FAILED):
+            if mode == IfFailed.CANCEL or mode in OF_DEATHS:
                 self.cancelled[edge.child] = why if is_task else NEVER_FAILED
 
     def write(self) -> None:

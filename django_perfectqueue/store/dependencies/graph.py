@@ -11,7 +11,7 @@ from django.db import connections
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome
-from django_perfectqueue.models.batch import JOINED, SEQUENCE, SEQUENCES
+from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
 
 from ..database.transaction import Session, reading, retry_transaction
 from ..records.dependency_events import EARLY
@@ -33,10 +33,10 @@ INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (%(t
 LINKED = f"""
 WITH RECURSIVE "linked" ("id") AS (
     SELECT "{{to}}" FROM "perfectqueue_dependency"
-    WHERE "{{of}}" IN ({{ids}}) AND "state" < 3 AND "if_failed" < {JOINED}
+    WHERE "{{of}}" IN ({{ids}}) AND "state" < 3 AND "if_failed" < {SEQUENCE}
     UNION
     SELECT "next"."{{to}}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
-    ON "next"."{{of}}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < {JOINED}
+    ON "next"."{{of}}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < {SEQUENCE}
 )
 SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "linked"
 """
@@ -281,13 +281,15 @@ class ParentState(NamedTuple):
     Where a parent stands; ``outcome`` is empty while it is live.
 
     ``is_locked`` means that someone else changes it at this moment; ``is_early`` that it has
-    ended before its turn in its sequence.
+    ended before its turn in its sequence. Of a batch ``some_died`` says that tasks of it have not
+    finished, also while it goes on.
     """
 
     outcome: str = ""
     is_locked: bool = False
     is_gone: bool = False
     is_early: bool = False
+    some_died: bool = False
 
     @property
     def is_live(self) -> bool:

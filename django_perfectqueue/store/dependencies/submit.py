@@ -31,8 +31,7 @@ from ..tasks.steer import UNMET, refuse, seen_task
 from ..tasks.steps import keep
 from ..tasks.submit import stored_before
 from ..values import Lease, Parent, Submission, Wait
-from .batches import refuse_ended_batch, share
-from .fold import When
+from .batches import When, refuse_ended_batch, share
 from .graph import Edge, insert, refuse_circle, take_turn
 
 Submit = Callable[..., dict[tuple[str, str], int]]
@@ -196,9 +195,11 @@ def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: Foun
     if children:
         for_each = (parents.edges(id_, one.after, one.if_failed) for id_, one in children.items())
         insert(db, chain.from_iterable(for_each))
-        # A batch looks at its callbacks when it ends; what has ended is looked at once more.
+        # A batch looks at its callbacks when it ends; what has ended is looked at once more, and
+        # the batch of which some may have died.
         tasks = [id_ for id_, one in children.items() if one.if_failed < When.DONE]
-        note(db, added=tasks, ended=found.ended)
+        first = [one.after for one in linked if one.if_failed == When.FIRST_FAILURE]
+        note(db, added=tasks, ended=found.ended.union(one.id or 0 for [one] in first))
 
 
 @retry_transaction

@@ -229,6 +229,23 @@ class DeathTests(TransactionTestCase):
 
         self.each_death(prepare, act, check)
 
+    def test_who_fails_the_first_of_a_batch(self):
+        def prepare():
+            self.batch().then("stop", "report", when="first_failure", priority=9)
+
+        def act():
+            Queue().poll().fail()
+
+        def check():
+            if Queue()["a"].metadata().outcome:
+                self.assertEqual(self.finish_all(), ["stop", "b", "mail"])
+            else:
+                self.assertEqual(self.finish_all(), ["a", "b", "mail"])
+                self.assertEqual(Queue()["stop"].metadata().status, "cancelled")
+            self.forget()
+
+        self.each_death(prepare, act, check)
+
     def test_who_replaces_a_parent(self):
         def prepare():
             Queue().submit("a", "report")

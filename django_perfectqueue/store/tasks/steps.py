@@ -9,7 +9,7 @@ from django.db import IntegrityError
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError
-from django_perfectqueue.models import LastEnding, Step, Task, Ticket
+from django_perfectqueue.models import JOINED, LastEnding, Step, Task, Ticket
 
 from ..database.dialects.base import Row
 from ..database.transaction import (
@@ -34,11 +34,11 @@ INSERT INTO "perfectqueue_step" ("task_id", "kind", "name", "result", "kept_at",
 SELECT %(to)s, "kind", "name", "result", "kept_at", "until" FROM "perfectqueue_step"
 WHERE "task_id" = %(task_id)s AND "id" < %(before)s ORDER BY "id"
 """
-COPY_LINKS = """
+COPY_LINKS = f"""
 INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state")
 SELECT %(to)s, "task"."id", "link"."if_failed", 3 FROM "perfectqueue_dependency" AS "link"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "link"."parent_id"
-WHERE "link"."child_id" = %(task_id)s AND "link"."if_failed" = 6
+WHERE "link"."child_id" = %(task_id)s AND "link"."if_failed" = {JOINED}
     AND "task"."created_at" <= (SELECT "kept_at" FROM "perfectqueue_step" WHERE "id" = %(before)s)
 """
 # An error names fewer steps.

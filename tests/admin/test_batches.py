@@ -176,6 +176,16 @@ class FamilyTests(AdminTestCase):
         self.assertEqual(len(set(places)), 4)
         self.assertContains(response, "is cancelled if it fails")
 
+    def test_a_task_of_a_sequence_shows_which_is_before_it_and_why_it_waits(self):
+        for key in ("first", "second"):
+            Queue().submit(key, "report", sequence="account-7")
+        store.records.follow(using="default")
+
+        response = self.story(Queue()["second"])
+        for text in ("It comes after task &#x27;first&#x27; in its sequence.", "account-7"):
+            self.assertContains(response, text)
+        self.assertContains(self.story(Queue()["first"]), "comes after it in its sequence")
+
     def test_a_large_one_is_a_list(self):
         for number in range(60):
             submit(f"w{number:02d}", now=None, after=["b"])

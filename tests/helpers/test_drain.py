@@ -48,6 +48,11 @@ class DrainTests(TestCase):
         self.submit("c", after=["a", "b"])
         self.assertEqual(drain().keys, ["a", "b", "c"])
 
+    def test_the_tasks_of_a_sequence_run_in_their_order(self):
+        for key in "cab":
+            self.submit(key, sequence="s")
+        self.assertEqual(drain().keys, ["c", "a", "b"])
+
     def test_a_callback_runs_after_its_batch(self):
         with Queue().batch("nightly") as batch:
             batch.submit("a", "helpers.add", {"a": 1, "b": 2})

@@ -46,6 +46,15 @@ class InTestCaseTests(TestCase):
             later.retry()
             self.assertEqual(Queue()["c"].metadata().status, "finished")
 
+    def test_the_tasks_of_a_sequence_run_at_once_in_their_order(self):
+        with eager():
+            Queue().submit_many(
+                {"key": key, "type": "helpers.add", "data": {"a": 1, "b": 2}, "sequence": "s"}
+                for key in "ab"
+            )
+            submit("c", sequence="s")
+            self.assertEqual([Queue()[key].metadata().status for key in "abc"], ["finished"] * 3)
+
     def test_a_callback_runs_after_its_batch(self):
         with eager():
             with Queue().batch("outer") as outer:

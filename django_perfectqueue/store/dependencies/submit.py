@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Dependency, Outcome, State
 from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
@@ -22,7 +23,7 @@ from ..database.transaction import (
     together,
 )
 from ..leases import lock_lease
-from ..notify.ring import find_all
+from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
 from ..tasks.close import lock_tickets
@@ -79,6 +80,9 @@ def submit_linked(
                 refuse_circle(-batch, fresh.values(), why, using=using)
             join(db, batch, fresh.values(), MemberCounts())
         tries.append(fresh)
+    if options().EAGER:
+        # In a TestCase no commit comes after which the events would be acted on.
+        notify_workers(using=using)
     return fresh
 
 

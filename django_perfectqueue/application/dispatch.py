@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import re
@@ -276,10 +277,14 @@ def autodiscover() -> type[Registry]:
     return Registry
 
 
+# Of a program that submits: it imports the handlers once, and may meet any number of types.
+found_once = functools.cache(dispatch_at)
+
+
 def declared_limits(type_: str) -> tuple[str, ...]:
     """Return the names of limits that the handler of a type declares; it imports the handlers."""
     try:
-        return tuple(dispatch_at(options().DISPATCH).handler_for(type_).limits)
+        return tuple(found_once(options().DISPATCH).handler_for(type_).limits)
     except UnknownTypeError:
         return ()
     except Exception as error:

@@ -366,7 +366,6 @@ def unlimited(leases: Iterable[Lease]) -> set[str]:
     """Return the names that tasks list which were just taken, and that no limit holds for."""
     names = set()
     for lease in leases:
-        if lease.limits:
-            keys = known[lease.lane].keys if lease.lane in known else ()
-            names |= {name for name in split(lease.limits) if key_of("name", name) not in keys}
+        keys = known[lease.lane].keys if lease.lane in known else ()
+        names |= {name for name in split(lease.limits) if key_of("name", name) not in keys}
     return names

@@ -210,14 +210,8 @@ class Parking:
 
     def sort(self, taken: list[store.Lease]) -> list[store.Lease]:
         """Return the tasks of known types; keep the others to park, and stand back if all are."""
-        for name in sorted(unlimited(taken) - self.warned_names):
-            self.warned_names.add(name)
-            processor_logger.warning(
-                "A task lists a limit that there is not, so it is not limited. limit=%s",
-                printable(name),
-            )
-        if len(self.warned_names) > MOST_TYPES:
-            self.warned_names.clear()
+        if listing := [lease for lease in taken if lease.limits]:
+            self.warn_of_limits(listing)
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in taken} if not knows(type_)}
         if not unknown:
@@ -238,6 +232,17 @@ class Parking:
             self.leases.release(self.strange, delay=self.plan.options.RETRY_WAIT)
             store.park(self.strange, self.plan.dispatch.knows, using=self.plan.using)
             self.strange.clear()
+
+    def warn_of_limits(self, taken: list[store.Lease]) -> None:
+        """Log once each name that tasks list and no limit holds for."""
+        if len(self.warned_names) > MOST_TYPES:
+            self.warned_names.clear()
+        for name in sorted(unlimited(taken) - self.warned_names):
+            self.warned_names.add(name)
+            processor_logger.warning(
+                "A task lists a limit that there is not, so it is not limited. limit=%s",
+                printable(name),
+            )
 
     def warn(self, type_: str) -> None:
         """Log an unknown type once; the memory of logged types is limited."""

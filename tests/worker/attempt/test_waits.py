@@ -145,7 +145,7 @@ class WaitTests(WaitTestCase):
             self.assertEqual(self.perform(self.take(), perform), "retried")
 
     def test_waits_side_by_side(self):
-        @handler("side-by-side")
+        @handler("waits.side-by-side")
         async def perform(task):
             return await asyncio.gather(task.await_for("approved"), task.await_for("paid"))
 
@@ -163,7 +163,7 @@ class WaitTests(WaitTestCase):
                 group.create_task(task.await_for("approved"))
                 group.create_task(asyncio.sleep(9))
 
-        self.assertEqual(self.perform(self.take(), handler("group")(perform)), "suspended")
+        self.assertEqual(self.perform(self.take(), handler("waits.group")(perform)), "suspended")
 
     def test_no_signal_says_that_it_was_tried_again_or_failed(self):
         heard = []

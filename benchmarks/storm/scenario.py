@@ -34,6 +34,10 @@ RATES = {f"name:{METERED}": Rate(rate=6, period=1.0, burst=4)}
 TERMS = {key: {"max_running": cap} for key, cap in (LIMITS | FAMILY).items()} | {
     key: vars(rate) for key, rate in RATES.items()
 }
+# Of a family the terms are set once, and hold for each name.
+FLOW, FLOWS = Rate(rate=6, period=1.0, burst=4), [f"flow:{number}" for number in range(3)]
+TERMS["name:flow:*"] = vars(FLOW)
+RATES |= {f"name:{name}": FLOW for name in FLOWS}
 PAUSES = (f"user:{HALTED_USER}", f"name:{HALTED}")
 
 
@@ -61,6 +65,7 @@ def drawn_limits(drawn: random.Random) -> list[str]:
         for name, often in (
             *((NARROW, 0.1), (METERED, 0.1), (HALTED, 0.05), (LOOSE, 0.1)),
             (drawn.choice(EACH), 0.1),
+            (drawn.choice(FLOWS), 0.1),
         )
         if drawn.random() < often
     ]

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from django_perfectqueue.health.queues import Overview, overview
-from django_perfectqueue.models import LIVE, Limit, Meter
+from django_perfectqueue.models import FAMILY, LIVE, Limit, Meter
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import QUEUES
@@ -191,7 +191,11 @@ def limits(using: str) -> list[Metric]:
     rows = Limit.objects.using(using).exclude(scope=Limit.Scope.USER).order_by("scope", "name")
     counted: Any = rows.annotate(running=Subquery(meters.values("running")))
     found = counted.values_list("scope", "name", "running", "max_running", "paused")[:LIMITS]
-    values = [((scope, name), (count or 0, *rest)) for scope, name, count, *rest in found]
+    # What runs in a family is counted by the names of it, of which there may be any number.
+    values = [
+        ((scope, name), (None if name.endswith(FAMILY) else count or 0, *rest))
+        for scope, name, count, *rest in found
+    ]
     texts = {
         "running": "Running tasks that count against the limit.",
         "max_running": "How many may run at once.",

@@ -66,6 +66,7 @@ class FamilyTests(MetricsTestCase):
         failed("bad", now=None, user="ann")
         set_limit("smtp", max_running=7)
         set_limit("ann", scope="user", max_running=1)
+        set_limit("stripe:*", max_running=2)
 
         found = self.samples()
         self.assertEqual(found["perfectqueue_tasks", "mail", "waiting"], 4)
@@ -77,6 +78,8 @@ class FamilyTests(MetricsTestCase):
         self.assertEqual(found["perfectqueue_failed_last_day", "boom"], 1)
         self.assertEqual(found["perfectqueue_limit_max_running", "name", "smtp"], 7)
         self.assertNotIn(("perfectqueue_limit_max_running", "user", "ann"), found)
+        self.assertEqual(found["perfectqueue_limit_max_running", "name", "stripe:*"], 2)
+        self.assertNotIn(("perfectqueue_limit_running", "name", "stripe:*"), found)
         self.assertEqual(found["perfectqueue_worker_info", "one", "1"], 1)
         self.assertEqual(found["perfectqueue_scrape_errors",], 0)
 

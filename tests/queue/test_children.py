@@ -1,8 +1,5 @@
 """Tasks that a task runs and joins: stored once, waited for without a worker, never lost."""
 
-import os
-import signal
-import traceback
 from contextlib import suppress
 from datetime import timedelta
 from unittest import mock
@@ -31,9 +28,9 @@ from django_perfectqueue.inspection.family import family
 from django_perfectqueue.models import Attempt, DependencyEvent, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import drain, eager
-from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ..admin.staff import AdminTestCase
+from ..deaths import run_and_die
 from ..management.running import run, run_json
 from ..worker.runners import runner_for
 
@@ -185,26 +182,11 @@ class RunTests(TransactionTestCase):
 class DeathTests(TransactionTestCase):
     """The parent's process is killed just before the commit of a child, and just after."""
 
-    def run_and_die(self, where, name):
-        real = getattr(where, name)
-
-        def last(*args, **kwargs):
-            real(*args, **kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    def dies(self, where, name):
+        """Return how many children are there after a death behind a call."""
         Queue().submit("parent", "report")
-        prepare_for_fork()
-        if not (child := os.fork()):
-            try:
-                task = Queue().poll()
-                with mock.patch.object(where, name, last):
-                    task.run("mail", "mail")
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)  # Else it would go on with the tests.
-        _pid, ended = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(ended), -signal.SIGKILL)
+        task = Queue().poll()
+        run_and_die(lambda: task.run("mail", "mail"), where, name)
         before = Queue().list().count() - 1
         task = self.parent_again()
         handle = task.run("mail", "mail")
@@ -218,10 +200,10 @@ class DeathTests(TransactionTestCase):
         return task
 
     def test_before_the_commit_it_is_stored_by_the_next_attempt(self):
-        self.assertEqual(self.run_and_die(store, "keep_step"), 0)
+        self.assertEqual(self.dies(store, "keep_step"), 0)
 
     def test_after_the_commit_it_is_there_and_the_next_attempt_has_it(self):
-        self.assertEqual(self.run_and_die(store.database, "with_retries"), 1)
+        self.assertEqual(self.dies(store.database, "with_retries"), 1)
 
 
 class JoinTests(TransactionTestCase):

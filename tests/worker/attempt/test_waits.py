@@ -1,9 +1,6 @@
 """What a wait does to an attempt, however its handler is written and whenever a process dies."""
 
 import asyncio
-import os
-import signal
-import traceback
 import unittest
 from contextlib import suppress
 from datetime import timedelta
@@ -19,8 +16,8 @@ from django_perfectqueue.models import Attempt, DependencyEvent, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import dependency_events
 from django_perfectqueue.store.tasks import settle, steps
-from django_perfectqueue.worker.database.link import prepare_for_fork
 
+from ...deaths import run_and_die
 from ..runners import runner_for
 
 SOON = timedelta(hours=1)
@@ -62,27 +59,6 @@ class WaitTestCase(TransactionTestCase):
         """Run it to its end: no step has run twice."""
         self.assertEqual(self.perform(self.again(**options)), "finished")
         self.assertEqual(self.calls, [1, 2])
-
-    def die(self, where, name, act, *, before):
-        """Do something in a process that is killed before or after a call."""
-        real = getattr(where, name)
-
-        def last(*args, **kwargs):
-            if not before:
-                real(*args, **kwargs)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        prepare_for_fork()
-        if not (child := os.fork()):
-            try:
-                with mock.patch.object(where, name, last):
-                    act()
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)  # Else it would go on with the tests.
-        _pid, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGKILL)
 
 
 class WaitTests(WaitTestCase):
@@ -219,7 +195,7 @@ class DeathTests(WaitTestCase):
         def act():
             self.perform(Queue().poll())
 
-        self.die(where, name, act, before=before)
+        run_and_die(act, where, name, before=before)
         self.calls.append(1)  # In the child.
         self.send()
         if Queue()["k1"].metadata().status == "waiting":
@@ -252,7 +228,7 @@ class DeathTests(WaitTestCase):
                 task.wait_for("approved", 60)
 
         task = self.again(now=late)
-        self.die(steps, "keep", act, before=False)
+        run_and_die(act, steps, "keep")
         self.send()
         task = self.again(now=late + SOON)
         self.assertEqual(task.wait_for("approved", 60), "yes")
@@ -266,7 +242,7 @@ class SenderTests(WaitTestCase):
         self.perform(self.take())
 
     def test_before_the_commit(self):
-        self.die(steps, "note", self.send, before=False)
+        run_and_die(self.send, steps, "note")
         self.assertFalse(DependencyEvent.objects.exists())
         self.assertEqual(Queue()["k1"].metadata().status, "blocked")
         self.assertTrue(self.send())
@@ -274,7 +250,7 @@ class SenderTests(WaitTestCase):
 
     def test_after_the_commit(self):
         """Nobody has acted on its event: the sweep does."""
-        self.die(dependency_events, "act", self.send, before=True)
+        run_and_die(self.send, dependency_events, "act", before=True)
         self.assertEqual(Queue()["k1"].metadata().status, "blocked")
         store.records.follow(using="default")
         self.goes_on()

@@ -111,6 +111,25 @@ class UniqueTests(TestCase):
             Queue().submit(key, "index", unique="waiting")
         self.assertEqual(len(keys()), 6)
 
+    def test_keys_that_look_like_those_behind_a_name_are_others(self):
+        for name, other in (
+            ("ann", "ann~0"),
+            ("a!_%", "a!_%~0é"),
+            ("a!_%", "a!_%~1"),
+            ("x", "x~01"),
+        ):
+            with self.subTest(other=other):
+                Queue().submit(other, "index", unique="live").cancel_request()
+                first = Queue().submit(name, "index", unique="live", on_conflict="ignore")
+                with self.assertRaises(AlreadyExistsError):
+                    Queue().submit(name, "index", unique="live")
+                first.cancel_request()
+                second = Queue().submit(name, "index", unique="live")
+                self.assertEqual(second.key, f"{name}~{first.metadata().pk:016}")
+                with self.assertRaises(AlreadyExistsError):
+                    Queue().submit(name, "index", unique="live")
+                second.cancel_request()
+
     def test_many_at_once(self):
         given = [{"key": f"k{n % 120}", "type": "index", "unique": "waiting"} for n in range(240)]
         self.assertEqual(Queue().submit_many(given, on_conflict="ignore"), 120)

@@ -160,6 +160,29 @@ class UniqueTests(TestCase):
         self.assertEqual(callback.key, f"index-7~{second.id:016}")
         self.assertEqual(callback.metadata().type, "index")
 
+    def test_what_waits_for_one_of_the_same_call_waits_for_the_new_one(self):
+        given = [
+            {"key": "index-7", "type": "index", "unique": "live"},
+            {"key": "mail", "type": "mail", "after": ["index-7"]},
+        ]
+        first = submit("live")
+        Queue().poll().finish()
+        Queue().submit_many(given)
+        self.assertEqual(Queue()["mail"].metadata().status, "blocked")
+        Queue().purge("0s")
+        Queue().poll().finish()
+        Queue().poll().finish()
+        self.assertFalse(first.exists())
+        given[1]["key"] = "again"
+        Queue().submit_many(given)
+        given[1]["key"] = "once more"
+        # It waits for the one that holds the name.
+        Queue().submit_many(given, on_conflict="ignore")
+        self.assertEqual(Queue()["again"].metadata().status, "blocked")
+        self.assertEqual(Queue()["once more"].metadata().status, "blocked")
+        Queue().poll().finish()
+        self.assertEqual({task.key for task in Queue().acquire(3)}, {"again", "once more"})
+
     def test_what_makes_no_sense_is_refused(self):
         for options in (
             {"unique": "running"},

@@ -100,6 +100,10 @@ def submit_unique(
                 keys[name] = holder.key
                 held.add(task.key)
                 continue
+            # What waits for one of these waits for the task that has the name now.
+            if task.after and not keys.keys().isdisjoint(parent.name for parent in task.after):
+                after = [one._replace(key=keys.get(one.name, one.key)) for one in task.after]
+                task = task._replace(after=tuple(after))
             placed.append(task._replace(key=holder.next_key) if holder else task)
             if task.unique:
                 keys[name] = placed[-1].key

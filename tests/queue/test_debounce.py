@@ -228,6 +228,22 @@ class TransactionTests(TransactionTestCase):
         store.records.follow(using="default")
         self.assertEqual((runs(), DebouncedSubmit.objects.count()), ([(0, 130, 2)], 0))
 
+    def test_one_that_can_not_be_read_holds_up_no_other(self):
+        damaged = ('{"x', "[]", '{"limits": [], "tags": [], "new": 1}', "{}")
+        with transaction.atomic():
+            for key in "abcdef":
+                Queue().submit(key, "index", {"secret": "s3cret"}, debounce="2m", now=NOW)
+            for key, terms in zip("abcd", damaged, strict=True):
+                DebouncedSubmit.objects.filter(key=key).update(terms=terms)
+            with self.assertLogs("django_perfectqueue", "ERROR") as logs:
+                store.records.follow(using="default", now=NOW)
+        self.assertEqual([task.key for task in Queue().list().order_by("key")], ["e", "f"])
+        self.assertEqual(len(logs.output), 4)
+        self.assertIn("key=a", logs.output[0])
+        self.assertNotIn("s3cret", str(logs.output))
+        # A program that can read it merges it.
+        self.assertEqual(DebouncedSubmit.objects.count(), 4)
+
     def test_many_at_once_are_one_run(self):
         def act(number):
             try:

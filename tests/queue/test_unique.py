@@ -111,6 +111,25 @@ class UniqueTests(TestCase):
             Queue().submit(key, "index", unique="waiting")
         self.assertEqual(len(keys()), 6)
 
+    def test_keys_that_look_like_those_behind_a_name_are_others(self):
+        for name, other in (
+            ("ann", "ann~0"),
+            ("a!_%", "a!_%~0é"),
+            ("a!_%", "a!_%~1"),
+            ("x", "x~01"),
+        ):
+            with self.subTest(other=other):
+                Queue().submit(other, "index", unique="live").cancel_request()
+                first = Queue().submit(name, "index", unique="live", on_conflict="ignore")
+                with self.assertRaises(AlreadyExistsError):
+                    Queue().submit(name, "index", unique="live")
+                first.cancel_request()
+                second = Queue().submit(name, "index", unique="live")
+                self.assertEqual(second.key, f"{name}~{first.metadata().pk:016}")
+                with self.assertRaises(AlreadyExistsError):
+                    Queue().submit(name, "index", unique="live")
+                second.cancel_request()
+
     def test_many_at_once(self):
         given = [{"key": f"k{n % 120}", "type": "index", "unique": "waiting"} for n in range(240)]
         self.assertEqual(Queue().submit_many(given, on_conflict="ignore"), 120)
@@ -140,6 +159,29 @@ class UniqueTests(TestCase):
         callback = batch.then("index-7", "index", unique="waiting")
         self.assertEqual(callback.key, f"index-7~{second.id:016}")
         self.assertEqual(callback.metadata().type, "index")
+
+    def test_what_waits_for_one_of_the_same_call_waits_for_the_new_one(self):
+        given = [
+            {"key": "index-7", "type": "index", "unique": "live"},
+            {"key": "mail", "type": "mail", "after": ["index-7"]},
+        ]
+        first = submit("live")
+        Queue().poll().finish()
+        Queue().submit_many(given)
+        self.assertEqual(Queue()["mail"].metadata().status, "blocked")
+        Queue().purge("0s")
+        Queue().poll().finish()
+        Queue().poll().finish()
+        self.assertFalse(first.exists())
+        given[1]["key"] = "again"
+        Queue().submit_many(given)
+        given[1]["key"] = "once more"
+        # It waits for the one that holds the name.
+        Queue().submit_many(given, on_conflict="ignore")
+        self.assertEqual(Queue()["again"].metadata().status, "blocked")
+        self.assertEqual(Queue()["once more"].metadata().status, "blocked")
+        Queue().poll().finish()
+        self.assertEqual({task.key for task in Queue().acquire(3)}, {"again", "once more"})
 
     def test_what_makes_no_sense_is_refused(self):
         for options in (

@@ -9,11 +9,14 @@ then it moves all rows of the key that are committed by then into that run.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import transaction
+
+from django_perfectqueue.exceptions import InvalidTaskError
 
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..notify.ring import notify_workers
@@ -22,6 +25,8 @@ from ..records.journal import tag_fresh
 from ..values import Debounce, Submission, Unique
 from .submit import refuse_too_long, submit, until
 from .unique import Holder, Name, look
+
+logger = logging.getLogger("django_perfectqueue.queue")
 
 MOST = 500
 # All that a submit says of a run, but for what is its own.
@@ -72,10 +77,16 @@ class Given(NamedTuple):
         return due if self.at_most is None else min(due, first + timedelta(seconds=self.at_most))
 
     def submission(self, queue: str, key: str, *, at_once: bool = False) -> Submission:
-        terms = json.loads(self.terms)
-        lists: dict[str, Any] = {name: tuple(terms.pop(name)) for name in ("limits", "tags")}
+        """Return the task; raise InvalidTaskError where another version has written this."""
         run_at = None if at_once else timedelta(seconds=self.wait)
-        return Submission(queue=queue, key=key, run_at=run_at, **lists, **terms)
+        try:
+            terms = json.loads(self.terms)
+            lists: dict[str, Any] = {name: tuple(terms.pop(name)) for name in ("limits", "tags")}
+            return Submission(queue=queue, key=key, run_at=run_at, **lists, **terms)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise InvalidTaskError(
+                f"Submit {self.id} can't be read: {type(error).__name__}."
+            ) from error
 
 
 @retry_transaction
@@ -102,8 +113,12 @@ def merge_debounced(work: Work, *, using: str, now: datetime | None = None) -> i
         with reading(using) as db:
             names = [(queue, key) for queue, key in db.rows(NAMED, {"limit": MOST})]
     for queue, key in names:
-        while merge_some(queue, key, using=using, now=now):
-            pass
+        try:
+            while merge_some(queue, key, using=using, now=now):
+                pass
+        except InvalidTaskError as error:
+            # They stay for a program that can read them; others are merged.
+            logger.error("Submits can't be merged. queue=%s key=%s error=%s", queue, key, error)
     return len(names)
 
 

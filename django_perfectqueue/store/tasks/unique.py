@@ -8,6 +8,7 @@ row of a task that runs is locked or written. The newest one of a name has its g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -23,9 +24,11 @@ from .submit import taken
 Name = tuple[str, str]
 Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 
-# Behind a name: an id in 16 digits, the first of which is 0 for the first 10**15 tasks.
+# Behind a name: an id in 16 digits, the first of which is 0 for the first 10**15 tasks. An index
+# finds such keys by FIRST and LAST; others that begin so, as ``name~0b``, are of other length.
 AFTER = "{name}~{id:016}"
 FIRST, LAST = "~0", "~1"
+LIKE, SPECIAL = FIRST + 15 * "_", re.compile("[!%_]")
 
 # In a transaction that sees only what was there when it began, the greatest key may be an old one:
 # so ``seen`` is looked at, too, which is a key of this name that was taken.
@@ -35,8 +38,10 @@ SELECT "task"."queue", "task"."key", %(name{place})s, "task"."id", "ticket"."att
 FROM "perfectqueue_task" AS "task"
 LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."queue" = %(queue{place})s AND "task"."key" IN (%(seen{place})s, (
-    SELECT MAX("key") FROM "perfectqueue_task" WHERE "queue" = %(queue{place})s
+    SELECT "key" FROM "perfectqueue_task" WHERE "queue" = %(queue{place})s
     AND "key" >= %(first{place})s AND "key" < %(last{place})s
+    AND "key" LIKE %(like{place})s ESCAPE '!'
+    ORDER BY "key" DESC LIMIT 1
 ))
 """
 
@@ -95,6 +100,10 @@ def submit_unique(
                 keys[name] = holder.key
                 held.add(task.key)
                 continue
+            # What waits for one of these waits for the task that has the name now.
+            if task.after and not keys.keys().isdisjoint(parent.name for parent in task.after):
+                after = [one._replace(key=keys.get(one.name, one.key)) for one in task.after]
+                task = task._replace(after=tuple(after))
             placed.append(task._replace(key=holder.next_key) if holder else task)
             if task.unique:
                 keys[name] = placed[-1].key
@@ -165,9 +174,10 @@ def look(
     queries = []
     for place, (name, unique) in enumerate(uniques.items()):
         queue, key = name
-        given = (queue, key, seen.get(name, key), f"{key}{FIRST}", f"{key}{LAST}")
-        for what, value in zip(("queue", "name", "seen", "first", "last"), given, strict=True):
-            values[f"{what}{place}"] = value
+        escaped = SPECIAL.sub(r"!\g<0>", key)
+        given = {"first": f"{key}{FIRST}", "last": f"{key}{LAST}", "like": f"{escaped}{LIKE}"}
+        given |= {"queue": queue, "name": key, "seen": seen.get(name, key)}
+        values |= {f"{what}{place}": value for what, value in given.items()}
         after[f"since{place}"] = None if unique.seconds is None else -unique.seconds
         query = NEWEST.replace("{place}", str(place))
         queries.append(f"({query}{clause})" if clause else query)

@@ -114,7 +114,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
         object.__setattr__(result, "id", handle.key)
-        if on_conflict == "ignore":
+        if on_conflict == "ignore" and option_of(task, "debounce") is None:
             there = self.get_result(result.id)
             if there.enqueued_at != result.enqueued_at:
                 return there
@@ -127,6 +127,8 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
 
         Raise what enqueue() raises.
         """
+        from django_perfectqueue.store import newest_key
+
         prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
         targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
         for task, _result, submission in prepared:
@@ -141,6 +143,10 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
                     target.submit_many(submissions)
         except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
+        for task, result, _submission in prepared:
+            if option_of(task, "debounce") is not None:
+                newest = newest_key(task.queue_name, result.id, using=self.using)
+                object.__setattr__(result, "id", newest)
         results = [result for _task, result, _submission in prepared]
         for result in results:
             compat.signals.task_enqueued.send(type(self), task_result=result)
@@ -190,7 +196,8 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
                 raise compat.InvalidTask("unique_by makes the key: give no key.")
             names["key"] = self.key_by(by, result)
         if given.get("limits") == option_of(definition or task, "limits") != ():
-            user = names.get("user") or given.get("user") or ""
+            batch = option_of(task, "batch")
+            user = names.get("user") or given.get("user") or (batch.user if batch else "")
             given["limits"] = self.limits_of(task, result, user)
         key = names.get("key") or given.get("key") or self.new_id()
         object.__setattr__(result, "id", key)

@@ -100,10 +100,13 @@ def key_by(type_: str, data: JSON, names: object) -> str:
     """
     by = [] if names is True else list(A_LIST.require("unique_by", names, InvalidTaskError))
     known = data if isinstance(data, dict) else {}
-    if missing := [name for name in by if name not in known]:
+    if missing := [name for name in by if not isinstance(name, str) or name not in known]:
         raise InvalidTaskError(f"unique_by needs what the data has not: {missing[0]!r}.")
     values = {name: known[name] for name in by} if by else data
-    text = json.dumps([type_, values], sort_keys=True)
+    try:
+        text = json.dumps([type_, values], sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTaskError(f"unique_by makes a key of what JSON can hold: {error}.") from error
     return f"{type_[:KEY_BY_TYPE]}:{blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

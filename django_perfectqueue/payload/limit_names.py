@@ -87,7 +87,10 @@ def value_of(field: str, template: str, data: Callable[[], object], user: str) -
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         kind = type(value).__name__
         raise InvalidTaskError(f"The limit {template!r} needs a text or a number, not {kind}.")
+    # As it is stored: what str() returns of a member of an enum is the member's name.
+    if isinstance(value, str):
+        return str.__str__(value)
     try:
-        return str(value)
+        return int.__repr__(value) if isinstance(value, int) else str(value)
     except ValueError as error:  # Python writes no number of thousands of digits.
         raise InvalidTaskError(f"The limit {template!r} is too long: {error}.") from error

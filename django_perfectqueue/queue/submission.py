@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_perfectqueue import models, store
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, choice, nearest
@@ -17,6 +18,7 @@ from django_perfectqueue.payload import codecs, inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.payload.limit_names import filled, of_type, of_types
 from django_perfectqueue.store.limits.meters import lane_behind
+from django_perfectqueue.store.notify.ring import notify_workers
 from django_perfectqueue.store.values import Moment
 
 if TYPE_CHECKING:
@@ -336,6 +338,9 @@ def store_merged(
         others = [task for task in tasks if not isinstance(task.unique, store.Debounce)]
         fresh, keys = store_some(others, on_conflict, **terms) if others else ({}, {})
         store.submit_debounced(merged, using=using, now=now)
+    if options().EAGER:
+        # In a TestCase no commit comes after which they would be merged.
+        notify_workers(using=using)
     return {**fresh, **{(task.queue, task.key): 0 for task in merged}}, keys
 
 

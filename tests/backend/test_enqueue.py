@@ -6,7 +6,7 @@ from unittest import skipUnless
 
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
-from django.test import SimpleTestCase, TestCase, override_settings
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -53,6 +53,9 @@ class EnqueueTests(TestCase):
         for args, kwargs in (((17,), {}), ((), {"account": 17, "amount": 2})):
             result = jobs.charge.enqueue(*args, **kwargs)
             self.assertEqual(Queue()[result.id].metadata().limits, "each:ann,stripe:17")
+        with Queue().batch("b", user="eve") as batch:
+            result = jobs.charge.using(batch=batch, user=None).enqueue(17)
+        self.assertEqual(Queue()[result.id].metadata().limits, "each:eve,stripe:17")
         result = jobs.charge.using(limits=["a{b}"]).enqueue(17)
         self.assertEqual(Queue()[result.id].metadata().limits, "a{b}")
         for args in (([],), (None,), ()):
@@ -250,6 +253,20 @@ class EnqueueTests(TestCase):
 def statements(captured):
     """Return how many there were, but for the look at the limits that is due now and then."""
     return sum("perfectqueue_limit" not in query["sql"] for query in captured)
+
+
+class MergedTests(TransactionTestCase):
+    def test_a_result_is_that_of_the_run_that_its_enqueue_is_merged_into(self):
+        merged = jobs.add.using(key="sum", debounce="2m")
+        with transaction.atomic():
+            first = merged.using(on_conflict="ignore").enqueue(1, 2)
+        self.assertEqual(jobs.add.get_result(first.id).args, [1, 2])
+        drain(ahead="5m")
+        [second] = merged.enqueue_many([((5, 6), {})])
+        self.assertEqual(jobs.add.get_result(second.id).args, [5, 6])
+        with transaction.atomic():
+            merged.using(on_conflict="ignore").enqueue(7, 8)
+        self.assertEqual(jobs.add.get_result(second.id).args, [7, 8])
 
 
 class WordTests(TestCase):

@@ -1,7 +1,9 @@
 """Limits in code: named by templates, declared beside the task, and missed where there are none."""
 
 import io
+import json
 from datetime import timedelta
+from enum import Enum
 from unittest import mock
 
 from django.core.management import call_command
@@ -62,6 +64,12 @@ class TemplateTests(SimpleTestCase):
         ):
             with self.subTest(template):
                 self.assertEqual(self.fill(template, data, "ann"), name)
+
+    def test_a_member_of_an_enum_is_named_as_it_is_stored(self):
+        for members in (Enum("Text", {"A": "red"}, type=str), Enum("Whole", {"A": 7}, type=int)):
+            name = self.fill("c:{data[a]}", {"a": members["A"]})
+            stored = json.loads(json.dumps(members["A"]))
+            self.assertEqual(name, f"c:{stored}")
 
     def test_what_a_task_lacks_or_is_no_text_is_said(self):
         data = {"account": None, "list": [], "deep": {"a": 1}, "yes": True, "text": "abc"}

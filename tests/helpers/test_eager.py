@@ -17,6 +17,13 @@ def submit(key="k1", type="helpers.add", data=None, **options):
 
 
 class CommittedTests(TransactionTestCase):
+    def test_a_debounced_one_that_leads_runs_at_once_and_the_others_wait(self):
+        with eager():
+            merged = [submit(data={"a": n, "b": 2}, debounce=60, leading=True) for n in range(3)]
+            self.assertEqual(Queue()["k1"].metadata().result, 2)
+            self.assertEqual(merged[2].metadata().data, {"a": 2, "b": 2})
+            self.assertEqual(merged[2].metadata().status, "scheduled")
+
     def test_a_chain_of_any_length_runs_at_once(self):
         with eager():
             given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
@@ -31,6 +38,13 @@ class CommittedTests(TransactionTestCase):
 
 
 class InTestCaseTests(TestCase):
+    def test_a_debounced_one_that_leads_runs_at_once_and_the_others_wait(self):
+        with eager():
+            merged = [submit(data={"a": n, "b": 2}, debounce=60, leading=True) for n in range(3)]
+            self.assertEqual(Queue()["k1"].metadata().result, 2)
+            self.assertEqual(merged[2].metadata().data, {"a": 2, "b": 2})
+            self.assertEqual(merged[2].metadata().status, "scheduled")
+
     def test_a_submit_runs_its_task_at_once(self):
         with eager():
             self.assertEqual(submit().metadata().result, 3)

@@ -134,6 +134,17 @@ class SubmitTests(Cases):
         finish("a")
         self.assertIsNone(Queue().poll())
 
+    def test_its_parent_may_be_one_whose_key_is_taken(self):
+        submit("a")
+        given = [{"key": "a", "type": "step"}, {"key": "b", "type": "step", "after": ["a"]}]
+        self.assertEqual(Queue().submit_many(given, on_conflict="ignore"), 1)
+        self.assertEqual(Queue()["b"].metadata().status, "blocked")
+        Queue().poll().finish()
+        self.assertEqual(Queue().poll().key, "b")
+        given[1]["key"] = "c"
+        self.assertEqual(Queue().submit_many(given, on_conflict="ignore"), 1)
+        self.assertEqual(Queue().poll().key, "c")
+
     def test_the_same_key_again_is_refused_and_adds_no_dependency(self):
         submit("a"), submit("b")
         submit("c", "a")

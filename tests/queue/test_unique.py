@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from django.db import connection, transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -237,11 +237,19 @@ class ArgumentTests(TestCase):
         for data in ({}, None, [7], {"Account": 7}):
             with self.subTest(data), self.assertRaisesRegex(InvalidTaskError, "account"):
                 self.bill(data)
-        for by in ("account", 7):
+        for by in ("account", 7, [["account"]], [None]):
             with self.subTest(by), self.assertRaises(InvalidTaskError):
                 self.bill({"account": 7}, by)
         with self.assertRaisesRegex(InvalidTaskError, "unique_by makes the key"):
             Queue().submit("a", "bill", {"account": 7}, unique_by=["account"])
+
+    @override_settings(
+        PERFECTQUEUE={"CODECS": ["django_perfectqueue.payload.codecs.PickleCodec"]},
+    )
+    def test_data_that_json_can_not_hold_makes_no_key(self):
+        for account in (timezone.now(), {1: 2, "b": 3}, {(1, 2): 3}):
+            with self.subTest(account), self.assertRaisesRegex(InvalidTaskError, "JSON"):
+                self.bill({"account": account})
 
     def test_it_costs_one_look_whether_or_not_there_was_another(self):
         def cost(**options):

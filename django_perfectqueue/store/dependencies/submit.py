@@ -194,7 +194,14 @@ def lock_parents(db: Session, ids: Collection[int]) -> dict[int, str]:
 
 def link(db: Session, submissions: Sequence[Submission], fresh: Ids, found: FoundParents) -> None:
     linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
-    parents = found._replace(ids={**found.ids, **fresh})
+    there = {**found.ids, **fresh}
+    wanted = chain.from_iterable(task.after for task in linked)
+    # Those whose keys were taken were passed over, and others have these keys.
+    if taken := {parent for parent in wanted if parent.id is None and parent.name not in there}:
+        more = find_parents(db, taken)
+        found = found._replace(finished=found.finished | more.finished)
+        there |= more.ids
+    parents = found._replace(ids=there)
     children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
         for_each = (parents.edges(id_, one.after, one.if_failed) for id_, one in children.items())

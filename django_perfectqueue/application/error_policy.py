@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from django_perfectqueue import store
-from django_perfectqueue.backoff import Backoff, Exponential, Fixed, backoff_at, error_rules
+from django_perfectqueue.backoff import (
+    Backoff,
+    Exponential,
+    Fixed,
+    backoff_at,
+    error_rules,
+    restored,
+)
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import UndefinedDecisionError
+from django_perfectqueue.exceptions import PayloadError, UndefinedDecisionError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.imports import path_of
@@ -60,8 +67,8 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
     """
     Return what becomes of a task whose handler raised this error.
 
-    What it asks for itself goes first, then the handler's rule for its class, then its
-    backoff, until its attempts are spent.
+    What it asks for itself goes first, then the handler's rule for its class, then the
+    backoff, until the attempts are spent: of the submit, or else of the handler.
     """
     if isinstance(error, Snooze):
         return Ruling("snooze", Snooze(error.after).after)
@@ -71,7 +78,7 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
     if rule in FINAL and not isinstance(error, Retry):
         return Ruling(FINAL[rule])
     asked = isinstance(error, Retry) or rule == error_rules.RETRY_ON
-    if task.lease.errors + 1 >= most_attempts(handler, asked=asked):
+    if task.lease.errors + 1 >= most_attempts(task, handler, asked=asked):
         return Ruling("fail")
     if isinstance(error, Retry) and error.after is not None:
         return Ruling("retry", wait_of(error, error.after))
@@ -109,8 +116,22 @@ def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=path_of(type(cause(error))))
 
 
-def most_attempts(handler: Handler, *, asked: bool) -> int:
-    """Return how many attempts may end in an error."""
+def of_submit(task: AcquiredTask, name: str) -> Any:
+    """Return what the submit says of the attempts, one of OF_ATTEMPTS; None if it says nothing."""
+    try:
+        return task.context.get(name)
+    except PayloadError:
+        return None
+
+
+def most_attempts(
+    task: AcquiredTask, handler: Handler, *, asked: bool, usual: int | None = None
+) -> int:
+    """Return how many attempts may end in an error; what is ``usual`` goes before the handler."""
+    if task.lease.context is not None:
+        usual = of_submit(task, "max_attempts") or usual
+    if usual:
+        return int(usual)
     most = getattr(handler, "max_attempts", None)
     if asked:
         most = getattr(handler, "attempts_when_asked", None) or most
@@ -123,10 +144,12 @@ def wait_by(
     """
     Return the seconds until the next try, or None for no retry.
 
-    Asked are the rule of the error's class, the handler and the settings, of which the
-    first that has something to say is heard. One that raises or returns nonsense is not.
+    Asked are the submit, the rule of the error's class, the handler and the settings, of which
+    the first that has something to say is heard. One that raises or returns nonsense is not.
     """
     try:
+        if task.lease.context is not None and (kept := of_submit(task, "backoff")):
+            return asked_of(restored(*kept), task, handler, error)
         usual_backoff: object = options().BACKOFF
         if isinstance(usual_backoff, str):
             usual_backoff = backoff_at(usual_backoff)

@@ -208,8 +208,8 @@ class RetryOn(OnErrors):
     or that the task is to stop.
 
     ``attempts`` is how many may end in an error, whichever it is; None is what the handler
-    says. ``wait`` is a wait or a backoff, as in ``retry_on``; None is the handler's. After the
-    last attempt the error goes up.
+    says. ``wait`` is a wait or a backoff, as in ``retry_on``; None is the handler's. What the
+    submit of the task says goes before both. After the last attempt the error goes up.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class RetryOn(OnErrors):
 
     def handle(self, handler: Application, error: Exception) -> bool:
         task = handler.task
-        most = self.attempts or most_attempts(handler, asked=True)
+        most = most_attempts(task, handler, asked=True, usual=self.attempts)
         if not isinstance(error, self.errors) or task.settled or task.lease.errors + 1 >= most:
             return False
         wait = wait_by(self.backoff, task, handler, error)

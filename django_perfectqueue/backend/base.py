@@ -22,6 +22,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue import compat, exceptions
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.payload import inputs
+from django_perfectqueue.payload.context import OF_ATTEMPTS
 from django_perfectqueue.payload.limit_names import filled
 
 from .definition import (
@@ -211,7 +212,8 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             "data": call.data,
             "priority": task.priority,
             "run_at": task.run_after,
-            "time_limit": task_options.get("time_limit"),
+            # What its definition says is read where it runs.
+            **{name: task_options.get(name) for name in ("time_limit", *OF_ATTEMPTS)},
         }
         return result, submission
 

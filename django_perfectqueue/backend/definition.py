@@ -23,7 +23,7 @@ from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from django_perfectqueue import compat
+from django_perfectqueue import backoff, compat
 from django_perfectqueue.backoff import error_rules
 from django_perfectqueue.backoff.error_rules import RULES, Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
@@ -265,7 +265,7 @@ WORDS = (
     *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags", "batch")),
 )
 ONLY_DEFINED = (*RULES, "kill_wait", "signals")
-AT, FOR = "at", "for"
+AT, FOR, BY = "at", "for", "by"
 
 
 class StoredCall(NamedTuple):
@@ -326,9 +326,10 @@ def stored_options(task: object, definition: object, names: Mapping[str, str]) -
         value = getattr(task, name, DEFAULTS.get(name))
         if value == getattr(definition, name, DEFAULTS.get(name)):
             continue
-        if name in ONLY_DEFINED or (callable(value) and name not in names):
+        is_kept = type(value) in backoff.KEPT.values()
+        if name in ONLY_DEFINED or (callable(value) and not is_kept and name not in names):
             raise InvalidTask(f"{name} can't be changed by using(): give it to @task.")
-        changed[name] = names[name] if callable(value) else value
+        changed[name] = names[name] if callable(value) and not is_kept else value
     return changed
 
 
@@ -356,11 +357,15 @@ def packed(value: object) -> object:
         return {AT: value.isoformat()}
     if isinstance(value, timedelta):
         return {FOR: value.total_seconds()}
+    if isinstance(value, backoff.Backoff):
+        return {BY: backoff.kept(value)}
     return list(value) if isinstance(value, tuple) else value
 
 
 def unpacked(value: object) -> object:
     if isinstance(value, dict):
         [(kind, given)] = value.items()
+        if kind == BY:
+            return backoff.restored(*given)
         return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)
     return tuple(value) if isinstance(value, list) else value

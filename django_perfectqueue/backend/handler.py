@@ -16,8 +16,9 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.application.error_policy import of_submit
 from django_perfectqueue.application.middleware import is_async
-from django_perfectqueue.backoff import backoff_at, error_rules
+from django_perfectqueue.backoff import backoff_at, error_rules, restored
 from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -75,6 +76,8 @@ class DjangoTask(Application):
     # Only an error asks for these three.
     @OfCall
     def backoff(self) -> object:
+        if kept := of_submit(self.task, "backoff"):
+            return restored(*kept)
         backoff = option_of(self.definition, "backoff") or self.backend.options.get("backoff")
         return backoff_at(backoff) if isinstance(backoff, str) else backoff
 

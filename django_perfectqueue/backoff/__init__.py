@@ -127,6 +127,34 @@ class Steps(Backoff):
         return self.waits[min(errors, len(self.waits)) - 1]
 
 
+# Those that can be kept with a task: a row must not choose what a worker imports or calls.
+KEPT = {kind.__name__: kind for kind in (Fixed, Linear, Exponential, Steps)}
+
+
+def kept(value: object) -> list[object]:
+    """
+    Return a backoff as JSON holds it, from one of KEPT, a wait, or several as a list or with
+    commas; raise ConfigError for anything else.
+    """
+    waits = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(waits, Backoff):
+        try:
+            waits = Steps(*(waits if isinstance(waits, list | tuple) else [waits]))
+        except ConfigError as error:
+            raise ConfigError(f"backoff can't be {value!r}: {error}") from error
+    name = type(waits).__name__
+    if KEPT.get(name) is not type(waits):
+        raise ConfigError(f"A backoff of one task must be one of {', '.join(KEPT)}, not {name}.")
+    return [name, {key: given for key, given in vars(waits).items() if given != math.inf}]
+
+
+def restored(name: str, values: dict[str, Any]) -> Backoff:
+    """Return the backoff of which kept() has made a list of these two."""
+    backoff: Backoff = object.__new__(KEPT[name])
+    vars(backoff).update({"longest": math.inf, **values})
+    return backoff
+
+
 BackoffFunction = Callable[[BaseException, Any], Answer]
 
 

@@ -18,6 +18,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
+from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.context import OF_ATTEMPTS
 from django_perfectqueue.store.records.journal import SIGNAL
 
 from .schedules import TaskOrigin, origin_of
@@ -81,6 +84,19 @@ def span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
+def of_attempts(task: models.Task) -> tuple[int | None, str]:
+    """Return what the submit said of attempts: how many, and the backoff in words."""
+    try:
+        context: Any = decode(task.context) if task.context else {}
+        most, kept = (context.get(name) for name in OF_ATTEMPTS)
+        if kept is None:
+            return most, ""
+        name, values = kept
+        return most, f"{name}({', '.join(f'{key}={value}' for key, value in values.items())})"
+    except (PayloadError, AttributeError, TypeError, ValueError):
+        return None, ""
+
+
 def ticket_of(task: models.Task) -> models.Ticket | None:
     return getattr(task, "ticket", None)
 
@@ -131,10 +147,13 @@ class Story:
 
     def about(self) -> list[Fact]:
         located, origin = self.location, self.origin
+        most, backoff = of_attempts(self.task)
         return [
             *about(self.task),
             Fact("runs", _("runs on") if located and located.since else _("held by"), located),
             Fact("", _("runs since"), located and located.since),
+            Fact("max_attempts", _("most attempts"), most),
+            Fact("backoff", _("backoff"), backoff),
             Fact("tags", _("tags"), self.tags),
             Fact("schedule", _("schedule"), origin),
             Fact("", _("tick"), origin and origin.tick),

@@ -118,6 +118,8 @@ TEXT = """
 --at-once N           How many may start at once after a pause (default: as many as the rate).
 --at-most SPAN        With --debounce: start at the latest this long after the first submit.
 --atomic              Store all tasks of a file or none.
+--backoff WAITS       The wait before each further attempt: 30s, or one after the other 10s,1m,5m
+                      (default: as its handler says).
 --batch BATCH         Only tasks of this batch, by its name.
 --burst               Stop when no task is due.
 --catch-up N          How many missed ticks to submit besides the latest (0), or all.
@@ -158,6 +160,7 @@ TEXT = """
 --log WHICH           Of the logs show the last lines of the last attempt, all, or none (last).
 --map OLD=NEW         The name of a type here; may be repeated.
 --max-age SECONDS     Replace a processor of this age, between two tasks.
+--max-attempts N      How many attempts may end in an error (default: as its handler says).
 --max-memory MIB      Replace a processor that uses this much memory, between two tasks.
 --max-requests N      Replace a processor after this many tasks.
 --max-running N       How many tasks may run at once; 0: none may; none: no cap.
@@ -248,7 +251,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--max-age --poll-interval": float,
     "--priority priority": int,
     "--first --prefetch": at_least(0),
-    "--concurrency --max-memory --max-requests --processors": at_least(1),
+    "--concurrency --max-attempts --max-memory --max-requests --processors": at_least(1),
     "--wait-for-database --watch": at_least(1),
     "--at-once": or_none(at_least(1)),
     "--catch-up --pause-after --remaining": or_none(int),

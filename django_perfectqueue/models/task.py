@@ -153,8 +153,9 @@ class Task(Undeletable):
     ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
     limits that it keeps to, with commas between them. ``time_limit`` is how many seconds an
     attempt may take, where the submitter said so. ``context`` is JSON text: what of the
-    submitter's surroundings, its trace above all, the handler is to find again. ``merged`` is
-    how many submits are one in a task that is debounced.
+    submitter's surroundings, its trace above all, the handler is to find again, and what the
+    submit said of its attempts. ``merged`` is how many submits are one in a task that is
+    debounced.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -36,7 +36,10 @@ LONGEST = 8_192
 # What it has of a task that a schedule has submitted: the name of that, and the tick.
 OF_SCHEDULES = ("schedule", "scheduled_for")
 
-NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES}
+# What a submit may say of the attempts of its task, which only those that end in an error read.
+OF_ATTEMPTS = ("max_attempts", "backoff")
+
+NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES, *OF_ATTEMPTS}
 
 
 class Provider(NamedTuple):
@@ -134,8 +137,8 @@ def provided(given: Mapping[str, object] | None = None) -> dict[str, object]:
     """
     Return what providers capture here, by their paths, or what is given in place of that.
 
-    Raise InvalidTaskError where a path that is given is not in CONTEXT; names of traces and
-    schedules are left out, so that the context of another task may be given.
+    Raise InvalidTaskError where a path that is given is not in CONTEXT; names of traces,
+    schedules and attempts are left out, so that the context of another task may be given.
     """
     known = providers()
     if given is None:

@@ -12,8 +12,9 @@ from uuid import uuid4
 from django.utils import timezone
 from django.utils.functional import Promise
 
+from django_perfectqueue import backoff
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
 from django_perfectqueue.payload.codecs import (
@@ -43,6 +44,7 @@ IN_SEQUENCE = "sequence:"
 SEQUENCE_LENGTH = 50
 
 PRIORITY = whole(-LARGEST, LARGEST)
+MAX_ATTEMPTS = whole(1, LARGEST)
 KEY = named(KEY_LENGTH)
 LIMIT = named(LIMIT_LENGTH, without=",")
 A_LIST = Check(
@@ -177,6 +179,14 @@ def checked_duration(name: str, value: Duration | None) -> float | None:
     Raise InvalidTaskError when it is no timedelta, number or span, or not above 0.
     """
     return None if value is None else seconds_of(DURATION.require(name, value, InvalidTaskError))
+
+
+def checked_backoff(value: object) -> list[object]:
+    """Return a backoff as it is stored; raise InvalidTaskError where it can't be."""
+    try:
+        return backoff.kept(value)
+    except ConfigError as error:
+        raise InvalidTaskError(str(error)) from error
 
 
 def checked_keys(value: Iterable[str]) -> Iterable[str]:

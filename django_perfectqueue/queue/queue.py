@@ -89,9 +89,9 @@ class Queue(Taking):
         can hold. The options are those of TaskOptions: ``user``, ``run_at``, ``priority``,
         ``expected_at``, ``expires_at``, ``limits``, ``time_limit``, ``after``, ``if_failed``,
         ``tags``, ``sequence``, ``context``, ``unique``, ``unique_for``, ``unique_by``,
-        ``debounce``, ``at_most`` and ``leading``. A key that is taken raises AlreadyExistsError, or
-        with ``on_conflict`` is ignored, or replaces a task that is not running. The returned task
-        is the one that has the key then.
+        ``debounce``, ``at_most``, ``leading``, ``max_attempts`` and ``backoff``. A key that is
+        taken raises AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a task
+        that is not running. The returned task is the one that has the key then.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for, and TypeError for an option that there is not.

@@ -9,12 +9,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_perfectqueue import models, store
+from django_perfectqueue.backoff import Backoff
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
 from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, choice, nearest
 from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload import codecs, inputs
+from django_perfectqueue.payload.context import OF_ATTEMPTS
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.payload.limit_names import filled, of_type, of_types
 from django_perfectqueue.store.limits.meters import lane_behind
@@ -159,6 +161,10 @@ class TaskOptions(TaskTerms, total=False):
     characters by which it is found. The tasks of a ``sequence``, a name of up to 50 characters,
     run one after the other, each once the one before has finished.
 
+    ``max_attempts``, 1 or more, is how many attempts may end in an error. ``backoff`` is the wait
+    before the next one, a Fixed, Linear, Exponential or Steps, or several waits in turn, as a
+    list or a text such as ``"10s,1m"``. Both go before what the handler and the settings say.
+
     Its key is taken as long as its row is there; with ``unique`` "waiting" until it starts, with
     "live" until it has ended, and no longer than ``unique_for`` after the submit. A later task of
     the key gets one that begins with it. ``unique_by`` makes the key, of the type and these
@@ -179,12 +185,15 @@ class TaskOptions(TaskTerms, total=False):
     unique_for: Duration | None
     unique_by: Iterable[str] | Literal[True] | None
     sequence: str
+    max_attempts: int | None
+    backoff: Backoff | Duration | Sequence[Duration] | None
     debounce: Duration | None
     at_most: Duration | None
     leading: bool
 
 
 OF_KEYS = ("unique", "unique_for", "unique_by", "debounce", "at_most", "leading")
+IN_OTHERS = ("sequence", *OF_ATTEMPTS)
 TIMES = ("run_at", "expected_at", "expires_at")
 # What a task that is merged can't have.
 NOT_MERGED = (*TIMES, "after", "unique", "unique_for")
@@ -203,6 +212,8 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "unique_for": partial(inputs.checked_duration, "unique_for"),
     "unique_by": lambda names: names,
     "sequence": inputs.checked_sequence,
+    "max_attempts": partial(inputs.MAX_ATTEMPTS.require, "max_attempts", error=InvalidTaskError),
+    "backoff": inputs.checked_backoff,
     "debounce": partial(inputs.checked_duration, "debounce"),
     "at_most": partial(inputs.checked_duration, "at_most"),
     "leading": partial(TRUE_OR_FALSE.require, "leading", error=InvalidTaskError),
@@ -242,9 +253,8 @@ def submission_of(
             given[name] = checked_after(value, queue.name, using)
         else:
             given[name] = CHECKS[name](value)
-    if sequence := given.pop("sequence", None):
-        given["after"] = (*given.get("after", ()), store.Parent.sequence(sequence))
-        given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
+    if not given.keys().isdisjoint(IN_OTHERS):
+        put_in_others(given)
     starts, ends = given.get("run_at"), given.get("expires_at")
     if starts is not None and ends is not None and expires_first(starts, ends):
         raise InvalidTaskError(f"The task can never run: it expires at {ends}, before run_at.")
@@ -265,6 +275,16 @@ def submission_of(
         lane=lane,
         **given,
     )
+
+
+def put_in_others(given: dict[str, Any]) -> None:
+    """Replace the options that have no column: a sequence is a parent, attempts are context."""
+    if sequence := given.pop("sequence", None):
+        given["after"] = (*given.get("after", ()), store.Parent.sequence(sequence))
+        given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
+    if attempts := {name: given.pop(name) for name in OF_ATTEMPTS if name in given}:
+        beside = codecs.decode(given["context"]) if given["context"] else {}
+        given["context"] = inputs.carried({**beside, **attempts})
 
 
 def unique_key(key: str | None, type_: str, payload: str, given: dict[str, Any]) -> str | None:

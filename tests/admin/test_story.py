@@ -92,6 +92,14 @@ class StoryTests(AdminTestCase):
         self.assertContains(self.story(late), "no such signal came in time")
         self.assertContains(self.story(ended), "the task ended first")
 
+    def test_what_the_submit_said_of_attempts_is_shown(self):
+        Queue().submit("k1", "t", max_attempts=7, backoff="10s,1m")
+        shown = dict(self.story(Queue()["k1"]).context["about"])
+        self.assertEqual(shown["most attempts"], "7")
+        self.assertEqual(shown["backoff"], "Steps(jitter=0.25, waits=[10.0, 60.0])")
+        Queue().submit("k2", "t")
+        self.assertNotContains(self.story(Queue()["k2"]), "backoff")
+
     def test_it_takes_few_statements(self):
         register(now=None)
         Limit.objects.create(name="mail", max_running=5)

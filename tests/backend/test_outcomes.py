@@ -4,9 +4,10 @@ from django.test import TestCase, override_settings
 
 from . import case, jobs  # isort: skip
 from django_perfectqueue import compat, verdicts
-from django_perfectqueue.application import Exponential
+from django_perfectqueue.application import Exponential, Fixed
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
 
 from .inline import run_due
 
@@ -87,6 +88,20 @@ class OutcomeTests(TestCase):
             self.run_one(jobs.boom, "x", word="failed")
         with override_settings(TASKS=case.tasks_with(MAX_ATTEMPTS=2)):
             self.run_one(jobs.boom, "x", word="retried")
+
+    def test_a_call_has_attempts_and_waits_of_its_own(self):
+        for task in (jobs.boom, jobs.patient):
+            again = task.using(backoff=Fixed(9, jitter=0), max_attempts=2)
+            retried = self.run_one(again, "x", word="retried")
+            self.assertEqual(round(self.wait(retried)), 9)
+            self.assertEqual(retried.task.backoff.usual(1), 9)
+            self.assertEqual(retried.task.max_attempts, 2)
+        self.run_one(jobs.patient.using(max_attempts=1), "x", word="failed")
+        # As for one that is defined with a backoff, there are MAX_ATTEMPTS then.
+        self.run_one(jobs.boom.using(backoff=Fixed(9)), "x", word="retried")
+        Queue().submit("k", jobs.boom.module_path, {"args": ["x"]}, backoff=9)
+        drain(raise_errors=False)
+        self.assertEqual(Queue()["k"].metadata().status, "retrying")
 
     def test_what_will_not_do_is_refused_where_it_is_defined(self):
         for words in (

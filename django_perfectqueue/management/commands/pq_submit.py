@@ -43,6 +43,7 @@ class Command(QueueCommand):
         add_flags(parser.add_mutually_exclusive_group(), "--time --in")
         add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --sequence")
         add_flags(parser, "--time-limit --unique --unique-for --debounce --at-most --leading")
+        add_flags(parser, "--max-attempts --backoff")
         add_flags(parser, "--on-conflict --file --atomic --run")
         super().add_arguments(parser)
 

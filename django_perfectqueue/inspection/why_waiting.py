@@ -135,6 +135,10 @@ class Case:
             )
         return Reason(code=waits, name=name, parents=count)
 
+    def has_waited(self) -> bool:
+        rows = models.Step.objects.using(self.using).filter(task_id=self.task.pk)
+        return rows.filter(kind__gt=models.Step.Kind.SIGNAL).exists()
+
     def by_its_wait(self) -> Reason | None:
         """Name the newest of its waits, where its last attempt has ended by that."""
         if self.ticket.last_ending != models.LastEnding.SUSPENDED:
@@ -161,7 +165,7 @@ class Case:
         at = self.task.expires_at
         begun = self.ticket.last_ending in models.GOES_ON
         begun = begun or self.ticket.state == models.State.RUNNING
-        if at is not None and at <= self.now and not begun:
+        if at is not None and at <= self.now and not (begun or self.has_waited()):
             wait = (at - self.now).total_seconds()
             yield Reason(code=Code.EXPIRED, at=at, wait=wait)
 

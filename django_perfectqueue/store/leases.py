@@ -218,8 +218,12 @@ TASK = (
     ' "task"."context", "task"."limits"'
 )
 
-# Whether it has expired; one that goes on had begun in time.
-LATE = f'"task"."expires_at" <= {{now}} AND "ticket"."last_ending" < {LastEnding.YIELDED.value}'
+# Whether it has expired; one that goes on, or has waited before, had begun in time.
+LATE = f"""
+"task"."expires_at" <= {{now}} AND "ticket"."last_ending" < {LastEnding.YIELDED.value} AND (
+    SELECT 1 FROM "perfectqueue_step" WHERE "task_id" = "task"."id" AND "kind" > 1 LIMIT 1
+) IS NULL
+"""
 
 
 class Claimant(NamedTuple):

@@ -35,6 +35,7 @@ from django_perfectqueue.models import Account, Attempt, DependencyEvent, Meter,
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes.wake import event_rounds, rounds
 from django_perfectqueue.store.tasks import settle, steps
+from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.store.upkeep.timers import fire_due_timers, wake_forgotten_lanes
 from django_perfectqueue.test import drain, eager
 
@@ -369,6 +370,28 @@ class TimeTests(HandTestCase, TestCase):
         late = self.now + DAY
         self.assertNotEqual(Queue()["k1"].why_waiting(now=late).code, "expired")
         self.assertEqual(self.again(DAY).wait_for("approved"), 1)
+
+    def test_what_has_waited_does_not_expire_however_its_next_attempt_ends(self):
+        late = self.now + DAY
+        for name in ("released unbegun", "released", "given back", "retried"):
+            with self.subTest(name):
+                self.wait(self.take(name, expires_at=self.now + HOUR))
+                Queue()[name].signal("approved", 1)
+                task = self.again(DAY)
+                if name == "released unbegun":
+                    store.settle([task.lease], settle.Ending.release(), using="default", now=late)
+                elif name == "released":
+                    task.release(now=late)
+                elif name == "given back":
+                    terms = {"using": "default", "alive_time": 300.0, "now": late}
+                    store.upkeep.give_back(task.lease.holder, loss=Loss(), **terms)
+                else:
+                    task.retry(0, now=late)
+                code = Queue()[name].why_waiting(now=late + HOUR).code
+                self.assertNotEqual(code, "expired")
+                task = self.again(DAY + HOUR)
+                self.assertEqual(task.wait_for("approved"), 1)
+                task.finish()
 
     def test_its_user_is_charged_and_nothing_is_counted(self):
         self.wait(self.take(user="ann"))

@@ -192,7 +192,9 @@ class TaskHandle:
         store.records.tag_task(self.id, inputs.checked_tags(tags), using=self.using)
 
     def untag(self, *tags: str) -> None:
-        """Take tags off it, if it has them; raise NotFoundError."""
+        """Take tags off it, if it has them; raise NotFoundError, InvalidTaskError of a sequence."""
+        if any(str(tag).startswith(inputs.IN_SEQUENCE) for tag in tags):
+            raise InvalidTaskError("A task can't be taken out of its sequence.")
         store.records.untag_task(self.id, tags, using=self.using)
 
     def force_finish(self, *, now: datetime | None = None) -> None:

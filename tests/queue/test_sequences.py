@@ -284,6 +284,11 @@ class ShownTests(Cases):
         self.assertEqual(Queue()["a"].tags, ["x", "sequence:account-7"])
         with self.assertRaisesMessage(InvalidTaskError, "give a sequence"):
             Queue().submit("b", "report", tags=["sequence:account-7"])
+        # By it a copy comes in the same sequence.
+        with self.assertRaisesMessage(InvalidTaskError, "sequence"):
+            Queue()["a"].untag("x", "sequence:account-7")
+        Queue()["a"].untag("x")
+        self.assertEqual(Queue()["a"].tags, ["sequence:account-7"])
 
     def test_a_copy_comes_last(self):
         submit("a", "b")

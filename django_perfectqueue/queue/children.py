@@ -85,6 +85,7 @@ class Join:
         ends, live = self.look()
         terms: Any = {"using": steps.using}
         if live:
+            steps.leave_joins()
             store.dependencies.begin_join(steps.task.lease, live, **terms)
             # It suspends the task where there is time left.
             steps.look(Kind.JOIN, self.name, self.end)

@@ -176,10 +176,17 @@ class Steps:
             wait = wait._replace(until=row.until, id=row.id, since=row.since)
         left = math.inf if wait.until is None else (wait.until - now).total_seconds()
         if left > 0:
+            if kind == Kind.WAIT:
+                self.leave_joins()
             task._suspend(wait._replace(seconds=left))
         # The first that is written stays: this, or a signal.
         nothing = encoded(None)
         return store.time_out(task.lease, wait, nothing, **terms) if kind == Kind.WAIT else nothing
+
+    def leave_joins(self) -> None:
+        """Have the task no longer wait for what it joined before its code took another way."""
+        if any(kind == Kind.JOIN and row and not row.text for (kind, _), row in self.kept.items()):
+            store.dependencies.leave_joins(self.task.lease, using=self.using)
 
 
 def in_transaction() -> bool:

@@ -393,6 +393,21 @@ class TimeTests(HandTestCase, TestCase):
                 self.assertEqual(task.wait_for("approved"), 1)
                 task.finish()
 
+    def test_a_wait_in_the_place_of_a_join_ends_with_its_signal(self):
+        task = self.take()
+        for key in ("other", "another"):
+            Queue().submit(key, "order", run_at=self.now + 7 * DAY)
+        with self.assertRaises(SuspendedError):
+            task.join(Queue()["other"], timeout=60)
+        task = self.again(HOUR)
+        with self.assertRaises(SuspendedError):
+            task.join(Queue()["another"], timeout="1d")
+        task = self.again(2 * DAY)
+        # Its code has changed while it waited.
+        self.wait(task)
+        Queue()["k1"].signal("approved", 1)
+        self.assertEqual(self.again(3 * DAY).wait_for("approved"), 1)
+
     def test_its_user_is_charged_and_nothing_is_counted(self):
         self.wait(self.take(user="ann"))
         ticket, account = Ticket.objects.get(), Account.objects.get()

@@ -3,4 +3,4 @@
 from . import fold as fold
 from .batches import Progress, When, batch_progress, forget_batches, stop_batches
 from .graph import Dependents, batches_around, batches_within, choose, dependents, descendants
-from .submit import add_child, begin_join, end_join
+from .submit import add_child, begin_join, end_join, leave_joins

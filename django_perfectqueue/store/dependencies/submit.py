@@ -263,6 +263,14 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 
 
 @retry_transaction
+def leave_joins(lease: Lease, *, using: str) -> None:
+    """Have a held task wait for no task; raise PreemptedError when the lease has passed on."""
+    with in_transaction(using) as db:
+        lock_lease(db, lease)
+        joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
+
+
+@retry_transaction
 def end_join(
     lease: Lease, wait: Wait, ends: str, *, using: str, now: datetime | None = None
 ) -> None:

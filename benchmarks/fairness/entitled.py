@@ -1,7 +1,7 @@
 """
 What each user was entitled to: the weights' share of what was given out, moment by moment.
 
-Whoever has work competes, and those who compete divide what the processors gave in that
+Each user with work competes, and those who compete divide what the processors gave in that
 moment by weight; what one can't use, for want of work or for its cap, goes to the others
 in the same way (max-min fairness: Bertsekas and Gallager, Data Networks, 1992, 6.5.2;
 as a fluid: Parekh and Gallager, 1993).

@@ -288,7 +288,7 @@ def declared_limits(type_: str) -> tuple[str, ...]:
     except UnknownTypeError:
         return ()
     except Exception as error:
-        # A worker, or its check, says more; whoever submits does without handlers.
+        # A worker, or its check, says more; a submitter does without handlers.
         logger.error("The limits of a type are unknown here. type=%s error=%s", type_, error)
         return ()
 

@@ -21,7 +21,7 @@ def terms(**others):
 
 
 class TrailTests(TestCase):
-    """Whoever changes a share or a limit leaves a trail, through whichever door."""
+    """A change of a share or a limit leaves a trail, through whichever door."""
 
     def test_a_share_tells_who_has_changed_it_and_from_what_to_what(self):
         set_share("acme", weight=3, by="ann")

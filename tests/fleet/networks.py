@@ -99,7 +99,7 @@ class LoopbackNetwork:
 
 class Namespace:
     """
-    A network and a host name of their own, for whoever is inside.
+    A network and a host name of their own, for who is inside.
 
     They are nobody's but those who are in there or hold this: nothing stays behind.
     """

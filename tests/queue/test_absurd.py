@@ -1,4 +1,4 @@
-"""What the tests of absurd and django-absurd ask of sleeps and events, told for this package."""
+"""What the tests of absurd and django-absurd ask of sleeps and events, as tests of this package."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo

@@ -110,7 +110,7 @@ def keys_under(key: str, *, using: str) -> Iterator[list[str]]:
         return
     for rows, column in (
         (Hold.objects.using(using).order_by("key").distinct(), "key"),
-        # Whoever holds one back just now has its meter locked.
+        # Who holds one back just now has its meter locked.
         (Meter.objects.using(using).order_by("pk"), "pk"),
     ):
         last, keys = "", list[str]()

@@ -159,7 +159,7 @@ class EqualsTests(TestCase):
 
     @override_settings(PERFECTQUEUE={"POLICY": "slots"})
     def test_a_time_in_the_past_passes_no_one(self):
-        """Else whoever gives the earliest time would be served first for ever."""
+        """Else who gives the earliest time would be served first for ever."""
         submit(user="honest", now=after(0))
         submit(user="other", run_at=after(-86_400), expected_at=after(-86_400), now=after(1))
         processor = OneProcessor()

@@ -23,6 +23,8 @@ from ..values import Lease
 MOST_KNOWN = 10_000
 # Of how many accounts with the last finish tags the rows are ever read.
 LAST = 8
+# In seconds.
+NOTED = 1.0
 
 LOCK = 'SELECT "id" FROM "perfectqueue_account" WHERE "id" IN ({accounts}) ORDER BY "id"'
 DOZE = """
@@ -186,8 +188,8 @@ class Accounts:
     has locked its account may write a lane behind limits. Meters of limits are locked before
     any account. ``holds`` has the lanes that were looked at, ``look_up`` the accounts of which
     it is to be looked up whether a lane is open, and ``opened`` says how many holds are due
-    since. ``yielded`` has the lanes of tasks that have yielded, each with what was given back of
-    its charge.
+    since. ``yielded`` has the lanes of tasks that have yielded, ``given_back`` what lanes are given
+    back, in seconds, beside whose charge others have taken their places since.
     """
 
     now: datetime | None = None
@@ -198,7 +200,8 @@ class Accounts:
     holds: Holds = field(default_factory=Holds)
     look_up: set[int] = field(default_factory=set)
     opened: int = 0
-    yielded: dict[int, float] = field(default_factory=dict)
+    yielded: set[int] = field(default_factory=set)
+    given_back: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def of(self, lane: int) -> Charge:
         charge = self.lanes.get(lane)
@@ -230,16 +233,19 @@ class Accounts:
         else:
             self.end_all([(lease, seconds)])
 
-    def give_way(self, lease: Lease, seconds: float, charged: float | None) -> None:
+    def go_back(self, lease: Lease, seconds: float | None, charged: float | None) -> None:
         """
-        A task goes back after so many seconds, for lanes that come before its own.
+        A task goes back to its line after so many seconds, or unbegun, for lanes that come before
+        its own.
 
         These took their places beside the whole charge of this one. What is given back of the
         charge moves this one before none of them, nor before the place of who comes next: else
         it would be first again.
         """
         self.end(lease, seconds, charged)
-        self.yielded[lease.lane] = max(0.0, (charged or lease.charge) - seconds)
+        self.given_back[lease.lane] += (charged or lease.charge) - (seconds or 0.0)
+        if seconds is not None:
+            self.yielded.add(lease.lane)
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -367,12 +373,13 @@ class Accounts:
         return slept + (self.file(db, changed) if limited else 0)
 
     def floors(self, db: Session) -> dict[int, dict[str, float]]:
-        """Return what accounts are given back that yield, and how far back they may go."""
+        """Return what accounts are given back, and how far back they may go."""
         found = {}
-        for lane, back in self.yielded.items():
+        for lane, back in self.given_back.items():
             owner = self.limited.get(lane)
             account = owner.account if owner else lane
-            for waiting, clock in db.rows(BEHIND, {"account": account}) if back else ():
+            # Less puts nobody behind for long: a look at each lane of a batch would cost more.
+            for waiting, clock in db.rows(BEHIND, {"account": account}) if back > NOTED else ():
                 found[account] = {"back": back, "floor": max(waiting or 0.0, clock or 0.0)}
         return found
 

@@ -123,8 +123,8 @@ def settle(
         write(db, words, ending, worker=worker, seconds=seconds, now=now)
         accounts = Accounts(now)
         for lease, (_cancel, charged) in found.items():
-            if words[lease] == "yielded":
-                accounts.give_way(lease, seconds or 0.0, charged)
+            if words[lease] == "yielded" or seconds is None:
+                accounts.go_back(lease, seconds, charged)
             else:
                 accounts.end(lease, seconds, charged)
         accounts.write(db)

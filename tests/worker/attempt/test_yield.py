@@ -180,6 +180,15 @@ class YieldTests(YieldTestCase):
         self.perform(task)
         self.assertEqual(Account.objects.get(user="ann").virtual_time, 40.0)
 
+    def test_what_was_not_begun_leaves_it_behind_all_who_wait(self):
+        """As a batch that goes back for the tasks of others."""
+        task = self.charged(60.0)
+        Queue().submit("k2", "report", user="bob")
+        Account.objects.filter(user="bob").update(virtual_time=40.0, cost=0.1)
+        store.settle([task.lease], store.Ending.release(), using="default")
+        ann = Account.objects.get(user="ann")
+        self.assertEqual((ann.virtual_time, ann.running), (40.0, 0))
+
     def test_it_leaves_it_behind_the_place_of_who_comes_next(self):
         task = self.charged(60.0)
         Queue().submit("k2", "report", user="bob")

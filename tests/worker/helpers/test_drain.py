@@ -82,8 +82,8 @@ class DrainTests(ForkedWorkerTestCase):
         wait_until(Worker.objects.exists, within=SLOW_MACHINE)
         ids = list(Worker.objects.values_list("pk", flat=True))
         store.records.drain(ids, draining, using="default")
-        # It has read that once its row has been written twice since.
-        for _ in range(2):
+        # It has read that with the second write of its row, and acted on it before the third.
+        for _ in range(3):
             seen = Worker.objects.get().seen_at
             wait_until(lambda at=seen: Worker.objects.get().seen_at > at, within=SLOW_MACHINE)
 

@@ -257,7 +257,7 @@ class DeclarationTests(DeclaredCase):
         self.assertEqual(problem.id, "perfectqueue.E052")
 
 
-class ToldTests(DeclaredCase):
+class MissingLimitTests(DeclaredCase):
     def missing(self):
         return [problem.msg for problem in check_limits(databases=["default"])]
 

@@ -16,7 +16,9 @@ def submit(key="k1", type="helpers.add", data=None, **options):
     return Queue().submit(key, type, data or {"a": 1, "b": 2}, **options)
 
 
-class CommittedTests(TransactionTestCase):
+class DebounceTests:
+    """The same, whether the commits are real or those of a TestCase."""
+
     def test_a_debounced_one_that_leads_runs_at_once_and_the_others_wait(self):
         with eager():
             merged = [submit(data={"a": n, "b": 2}, debounce=60, leading=True) for n in range(3)]
@@ -24,6 +26,8 @@ class CommittedTests(TransactionTestCase):
             self.assertEqual(merged[2].metadata().data, {"a": 2, "b": 2})
             self.assertEqual(merged[2].metadata().status, "scheduled")
 
+
+class CommittedTests(DebounceTests, TransactionTestCase):
     def test_a_chain_of_any_length_runs_at_once(self):
         with eager():
             given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
@@ -37,14 +41,7 @@ class CommittedTests(TransactionTestCase):
         self.assertEqual(Queue()["b"].metadata().status, "finished")
 
 
-class InTestCaseTests(TestCase):
-    def test_a_debounced_one_that_leads_runs_at_once_and_the_others_wait(self):
-        with eager():
-            merged = [submit(data={"a": n, "b": 2}, debounce=60, leading=True) for n in range(3)]
-            self.assertEqual(Queue()["k1"].metadata().result, 2)
-            self.assertEqual(merged[2].metadata().data, {"a": 2, "b": 2})
-            self.assertEqual(merged[2].metadata().status, "scheduled")
-
+class InTestCaseTests(DebounceTests, TestCase):
     def test_a_submit_runs_its_task_at_once(self):
         with eager():
             self.assertEqual(submit().metadata().result, 3)

@@ -157,12 +157,11 @@ class RunTests(TransactionTestCase):
         task = take()
         child = task.run("mail", "mail", key="child")
         end("child")
-        purge = lambda: Queue().purge(0)  # noqa: E731
-        self.assertEqual(purge(), 0)
+        self.assertEqual(Queue().purge(0), 0)
         self.assertEqual(task.join(child), ["child"])
-        self.assertEqual(purge(), 0)
+        self.assertEqual(Queue().purge(0), 0)
         task.finish()
-        self.assertEqual(purge(), 2)
+        self.assertEqual(Queue().purge(0), 2)
 
     def test_the_family_shows_it(self):
         task = take()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,17 @@ if TYPE_CHECKING:
 APP_LABEL = "django_perfectqueue"
 
 TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
+
+
+def arguments_of(result: AnyResult) -> dict[str, object]:
+    """Return what a task was enqueued with, by name; raise InvalidTask for what it can't take."""
+    context = [None] if result.task.takes_context else []
+    try:
+        given = signature(result.task.func).bind(*context, *result.args, **result.kwargs)
+    except TypeError as error:
+        raise compat.InvalidTask(str(error)) from error
+    given.apply_defaults()
+    return dict(list(given.arguments.items())[len(context) :])
 
 
 class PerfectQueueBackend(compat.BaseTaskBackend):
@@ -219,15 +230,10 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
 
     def limits_of(self, task: AnyTask, result: AnyResult, user: str) -> list[str]:
         """Return the names that the templates of a task's definition make of its arguments."""
-
-        def arguments() -> object:
-            context = [None] * bool(task.takes_context)
-            return signature(task.func).bind(*context, *result.args, **result.kwargs).arguments
-
         templates: Iterable[str] = option_of(task, "limits")
         try:
-            return filled(templates, arguments, user)
-        except (exceptions.InvalidTaskError, TypeError) as error:
+            return filled(templates, partial(arguments_of, result), user)
+        except exceptions.InvalidTaskError as error:
             raise compat.InvalidTask(str(error)) from error
 
     def task_key(self, task: AnyTask, name: str, result: AnyResult) -> str:
@@ -239,13 +245,8 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
 
     def key_by(self, by: object, result: AnyResult) -> str:
         """Return the key that ``unique_by`` makes of the arguments."""
-        task = result.task
-        context = [None] if task.takes_context else []
-        given = inspect.signature(task.func).bind(*context, *result.args, **result.kwargs)
-        given.apply_defaults()
-        values = dict(list(given.arguments.items())[len(context) :])
         try:
-            return inputs.key_by(task.module_path, values, by)
+            return inputs.key_by(result.task.module_path, arguments_of(result), by)
         except exceptions.InvalidTaskError as error:
             raise compat.InvalidTask(str(error)) from error
 

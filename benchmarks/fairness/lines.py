@@ -102,6 +102,7 @@ class Lane:
     virtual_time: float = 0.0
     cost: float = 0.0
     running: int = 0
+    finish_tag: float = 0.0
     exists: bool = False
     awake: bool = False
     paused: bool = False
@@ -118,6 +119,11 @@ class Lane:
         if self.paused:
             return False
         return self.awake and (self.max_running is None or self.running < self.max_running)
+
+    @property
+    def reached(self) -> float:
+        """The virtual time without what is expected of the tasks that run."""
+        return self.virtual_time - self.running * abs(self.cost) / self.weight
 
     @property
     def settled(self) -> float:
@@ -149,7 +155,6 @@ class Lines:
         self.marked: dict[int, int] = {}
         self.moments = itertools.count()
         self.queue = f"simulated {next(QUEUES)}"
-        self.clock = 0.0
         self.last: list[Lane] = []
 
     def submit(self, task: Task) -> None:
@@ -342,8 +347,8 @@ class Lines:
             lane, entry = self.lanes[number], account.entry(number)
             self.strike(lane)
             lane.since = moment if entry.served else lane.since
-            if entry.finish_tag > self.clock:
-                self.clock = entry.finish_tag
+            if entry.finish_tag > max([one.finish_tag for one in self.last], default=0.0):
+                lane.finish_tag = entry.finish_tag
                 self.last = [lane, *(one for one in self.last if one is not lane)][:LAST]
             lane.running += entry.running
             lane.virtual_time += entry.seconds / lane.weight
@@ -382,9 +387,13 @@ class Lines:
 
     def floor(self) -> float:
         if self.turns:
-            return max(self.clock, self.lanes[self.turns[0][2]].virtual_time)
+            return max(self.clock, self.lanes[self.turns[0][2]].reached)
         reached = max([lane.virtual_time for lane in self.lanes if lane.exists], default=0.0)
         return max(self.clock, round(reached, 3))
+
+    @property
+    def clock(self) -> float:
+        return max([min(lane.finish_tag, lane.reached) for lane in self.last], default=0.0)
 
     def pause(self, number: int) -> None:
         """Pause a user, or let it go on where it is paused: at the place of one that wakes."""

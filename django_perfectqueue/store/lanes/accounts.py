@@ -23,8 +23,6 @@ from ..values import Lease
 MOST_KNOWN = 10_000
 # Of how many accounts with the last finish tags the rows are ever read.
 LAST = 8
-# In seconds.
-NOTED = 1.0
 
 LOCK = 'SELECT "id" FROM "perfectqueue_account" WHERE "id" IN ({accounts}) ORDER BY "id"'
 DOZE = """
@@ -56,27 +54,6 @@ WHERE "id" IN ({{lanes}})
 RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
-"""
-# What an account may not be moved before: the last of those that wait ahead of it, and the place
-# at which others wake.
-BEHIND = f"""
-SELECT (
-    SELECT "other"."virtual_time" FROM "perfectqueue_account" AS "other"
-    WHERE "other"."queue" = "own"."queue" AND "other"."ready" = TRUE AND "other"."turn" < {TURN}
-    ORDER BY "other"."turn" DESC LIMIT 1
-), (
-    SELECT "other"."finish_tag" FROM "perfectqueue_account" AS "other"
-    WHERE "other"."queue" = "own"."queue" AND "other"."id" <> "own"."id"
-    ORDER BY "other"."finish_tag" DESC LIMIT 1
-) FROM "perfectqueue_account" AS "own" WHERE "own"."id" = %(account)s
-"""
-# Take back so much of what was given back that the account comes no earlier than the floor.
-STAY_BEHIND = """
-UPDATE "perfectqueue_account" SET "virtual_time" = CASE
-    WHEN "virtual_time" + %(back)s / "weight" < %(floor)s
-    THEN "virtual_time" + %(back)s / "weight" ELSE %(floor)s
-END
-WHERE "id" = %(account)s AND "virtual_time" < %(floor)s
 """
 # The order has PostgreSQL look in the index, and not read past lanes that sleep.
 OPEN = """
@@ -188,8 +165,7 @@ class Accounts:
     has locked its account may write a lane behind limits. Meters of limits are locked before
     any account. ``holds`` has the lanes that were looked at, ``look_up`` the accounts of which
     it is to be looked up whether a lane is open, and ``opened`` says how many holds are due
-    since. ``yielded`` has the lanes of tasks that have yielded, ``given_back`` what lanes are given
-    back, in seconds, beside whose charge others have taken their places since.
+    since. ``yielded`` has the lanes of tasks that have yielded.
     """
 
     now: datetime | None = None
@@ -201,7 +177,6 @@ class Accounts:
     look_up: set[int] = field(default_factory=set)
     opened: int = 0
     yielded: set[int] = field(default_factory=set)
-    given_back: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def of(self, lane: int) -> Charge:
         charge = self.lanes.get(lane)
@@ -232,20 +207,6 @@ class Accounts:
             self.of(lease.lane).give_back(lease.charge)
         else:
             self.end_all([(lease, seconds)])
-
-    def go_back(self, lease: Lease, seconds: float | None, charged: float | None) -> None:
-        """
-        A task goes back to its line after so many seconds, or unbegun, for lanes that come before
-        its own.
-
-        These took their places beside the whole charge of this one. What is given back of the
-        charge moves this one before none of them, nor before the place of who comes next: else
-        it would be first again.
-        """
-        self.end(lease, seconds, charged)
-        self.given_back[lease.lane] += (charged or lease.charge) - (seconds or 0.0)
-        if seconds is not None:
-            self.yielded.add(lease.lane)
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -361,27 +322,13 @@ class Accounts:
         if self.lanes:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
-            floors = self.floors(db)
             known = db.dialect.charge(db.cursor, entries, self.now)
             raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
-            for account, floor in floors.items():
-                db.execute(STAY_BEHIND, {"account": account, **floor})
             if known is not None:
                 slept = known
             elif plain and (limited or not any(entry.served for entry in entries)):
                 [(slept,)] = db.rows(ASLEEP, accounts=sorted(plain))
         return slept + (self.file(db, changed) if limited else 0)
-
-    def floors(self, db: Session) -> dict[int, dict[str, float]]:
-        """Return what accounts are given back, and how far back they may go."""
-        found = {}
-        for lane, back in self.given_back.items():
-            owner = self.limited.get(lane)
-            account = owner.account if owner else lane
-            # Less puts nobody behind for long: a look at each lane of a batch would cost more.
-            for waiting, clock in db.rows(BEHIND, {"account": account}) if back > NOTED else ():
-                found[account] = {"back": back, "floor": max(waiting or 0.0, clock or 0.0)}
-        return found
 
     def count(self, db: Session) -> dict[int, int]:
         """

@@ -35,9 +35,14 @@ WAITS_ASLEEP = """
     AND "ticket"."state" = 0
     AND COALESCE("own"."has_waiting", "lane"."has_waiting", FALSE) = FALSE
 """
-FIRST_OPEN = """
-SELECT "virtual_time" FROM "perfectqueue_account" AS "own"
-WHERE "queue" = %(queue)s AND "ready" = TRUE{alike} ORDER BY "turn" LIMIT 1
+# How far an account has come, about: what it is charged in advance for tasks that run is no service
+# yet, and is given back where they end early or yield.
+REACHED = '("own"."virtual_time" - "own"."running" * ABS("own"."cost") / "own"."weight")'
+# With the last of several tasks its tag may be further than it has come with all of them.
+CLOCK = f"CASE WHEN {{tag}} < {REACHED} THEN {{tag}} ELSE {REACHED} END"
+FIRST_OPEN = f"""
+SELECT {REACHED} FROM "perfectqueue_account" AS "own"
+WHERE "queue" = %(queue)s AND "ready" = TRUE{{alike}} ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
 SELECT "turn" / 1000.0 FROM "perfectqueue_account"
@@ -48,9 +53,9 @@ FROM "perfectqueue_lane" AS "lane"
 JOIN "perfectqueue_account" AS "own" ON "own"."id" = "lane"."account"
 WHERE "lane".{which}{alike} ORDER BY "lane".{order} LIMIT {count}
 """
-OF_QUEUE = """
-FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "finish_tag" > 0.0
-ORDER BY "finish_tag" DESC LIMIT {count}
+OF_QUEUE = f"""
+SELECT * FROM "perfectqueue_account" WHERE "queue" = %(queue)s AND "finish_tag" > 0.0
+ORDER BY "finish_tag" DESC LIMIT {LAST}
 """
 OF_GATE = LANES.replace("{which}", '"gate" = %(gate)s AND "lane"."finish_tag" > 0.0')
 OF_GATE = OF_GATE.replace("{order}", '"finish_tag" DESC')
@@ -58,21 +63,23 @@ UNDER = LANES.replace("{which}", '"held_by" = {hold}').replace("{order}", '"turn
 # One row for each share of these users, and one where they have none.
 FLOOR = f"""
 SELECT "floor".*, {COLUMNS} FROM (
-    SELECT (SELECT "finish_tag" {OF_QUEUE.replace("{count}", "1")}) AS "clock",
-        ({FIRST_OPEN}) AS "first", ({LAST_SHUT}) AS "reached", (
-            SELECT AVG("cost") FROM (
-                SELECT "cost" {OF_QUEUE.replace("{count}", str(LAST))}
-            ) AS "last" WHERE "cost" > 0
-        ) AS "usual"
+    SELECT MAX({CLOCK.replace("{tag}", '"finish_tag"')}) AS "clock", ({FIRST_OPEN}) AS "first",
+        ({LAST_SHUT}) AS "reached", AVG(CASE WHEN "cost" > 0 THEN "cost" END) AS "usual"
+    FROM ({OF_QUEUE}) AS "own"
 ) AS "floor"
 LEFT JOIN "perfectqueue_fairshare" ON "queue" IN (%(queue)s, '') AND "user" IN ({{users}})
 """
-OF_WAITING = """
-SELECT "own"."virtual_time", "lane"."has_waiting" AND NOT "own"."paused"
+OF_WAITING = f"""
+SELECT {REACHED} AS "virtual_time", "lane"."has_waiting" AND NOT "own"."paused"
     AND ("own"."max_running" IS NULL OR "own"."running" < "own"."max_running") AS "waits"
 """
+SERVED = OF_GATE.replace("{count}", str(LAST)).replace("{alike}", "")
 BEHIND = f"""
-SELECT (SELECT "lane"."finish_tag" {OF_GATE.replace("{count}", "1").replace("{alike}", "")}), (
+SELECT (
+    SELECT MAX("clock") FROM (
+        SELECT {CLOCK.replace("{tag}", '"lane"."finish_tag"')} AS "clock" {SERVED}
+    ) AS "last"
+), (
     SELECT MIN("virtual_time") FROM (
         SELECT * FROM ({OF_WAITING} {OF_GATE.replace("{count}", str(LAST))}) AS "served"
         {{held_by}}
@@ -286,10 +293,11 @@ def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:
     Its virtual time is the last finish tag of the tasks that have ended, as in self-clocked fair
     queueing (Golestani, 1994): so it moves with the service that is given, and those who
     wait are not passed for ever by others who come. It is no less than the virtual time of
-    the lane that is served next, of those that nothing holds back. Where none is open, it
-    is the largest virtual time that was reached, so that neither credit nor debt outlives
-    the work that competed. Lanes that have yet to come from a policy without memory have no
-    say in it.
+    the lane that is served next, of those that nothing holds back. Both are read as far as
+    their users have come, so that what is given back later puts nobody before one who comes.
+    Where none is open, it is the largest virtual time that was reached, so that neither credit
+    nor debt outlives the work that competed. Lanes that have yet to come from a policy without
+    memory have no say in it.
     """
     statement = FLOOR.replace("{alike}", alike(queue))
     asked = [*sorted(users), EVERYONE] if users else []

@@ -123,10 +123,9 @@ def settle(
         write(db, words, ending, worker=worker, seconds=seconds, now=now)
         accounts = Accounts(now)
         for lease, (_cancel, charged) in found.items():
-            if words[lease] == "yielded" or seconds is None:
-                accounts.go_back(lease, seconds, charged)
-            else:
-                accounts.end(lease, seconds, charged)
+            accounts.end(lease, seconds, charged)
+            if words[lease] == "yielded":
+                accounts.yielded.add(lease.lane)
         accounts.write(db)
         # The commit of a try before this one may have come through without an answer.
         missed = [lease for lease in leases if lease not in found and lease.fence in tried]

@@ -164,37 +164,48 @@ class YieldTests(YieldTestCase):
         self.goes_on()
         self.assertEqual(batch.progress().finished, 1)
 
-    def charged(self, seconds):
-        """Return a task whose lane was charged so many seconds in advance, as was expected."""
+    def beside(self, seconds):
+        """
+        Return the only task of a user that runs, with so many seconds charged in advance, beside
+        whom two others come.
+        """
         task = self.take(user="ann")
-        task.lease = task.lease._replace(charge=seconds)
+        task.lease = task.lease._replace(charge=seconds, finish_tag=seconds)
+        Queue().submit("k2", "report", user="ann")
         Account.objects.update(virtual_time=seconds, cost=seconds)
+        for user in "bob", "carl":
+            Queue().submit(user, "report", user=user)
         return task
 
-    def test_what_is_given_back_of_its_charge_leaves_it_behind_all_who_wait(self):
-        task = self.charged(60.0)
-        for key, reached in ("k2", 30.0), ("k3", 40.0), ("k4", 90.0):
-            Queue().submit(key, "report", user=key)
-            Account.objects.filter(user=key).update(virtual_time=reached, cost=0.1)
-        Account.objects.filter(user="k4").update(cost=60.0)
-        self.perform(task)
-        self.assertEqual(Account.objects.get(user="ann").virtual_time, 40.0)
+    def test_what_is_given_back_of_its_charge_puts_it_before_nobody_who_waits(self):
+        self.perform(self.beside(60.0))
+        self.assertLess(Account.objects.get(user="ann").virtual_time, 1.0)
+        self.assertEqual([Queue().poll().key for _n in range(3)], ["bob", "carl", "k1"])
 
-    def test_what_was_not_begun_leaves_it_behind_all_who_wait(self):
+    def test_what_was_not_begun_puts_it_before_nobody_who_waits(self):
         """As a batch that goes back for the tasks of others."""
-        task = self.charged(60.0)
-        Queue().submit("k2", "report", user="bob")
-        Account.objects.filter(user="bob").update(virtual_time=40.0, cost=0.1)
+        task = self.beside(60.0)
         store.settle([task.lease], store.Ending.release(), using="default")
-        ann = Account.objects.get(user="ann")
-        self.assertEqual((ann.virtual_time, ann.running), (40.0, 0))
+        self.assertEqual([Queue().poll().key for _n in range(3)], ["bob", "carl", "k1"])
 
-    def test_it_leaves_it_behind_the_place_of_who_comes_next(self):
-        task = self.charged(60.0)
-        Queue().submit("k2", "report", user="bob")
-        Account.objects.filter(user="bob").update(finish_tag=50.0, virtual_time=0.0)
-        self.perform(task)
-        self.assertEqual(Account.objects.get(user="ann").virtual_time, 50.0)
+    def test_what_has_ended_early_puts_it_before_nobody_who_waits(self):
+        task = self.beside(60.0)
+        task.finish()
+        self.assertEqual([Queue().poll().key for _n in range(2)], ["bob", "carl"])
+
+    def test_who_comes_is_behind_nobody_who_ended_last_of_several(self):
+        """The tags of its tasks are further than it has come with all of them."""
+        for key in "k1", "k2", "k3", "k4":
+            Queue().submit(key, "report", user="ann")
+        leases = [self.again().lease for _n in range(4)]
+        Account.objects.update(virtual_time=240.0, cost=60.0)
+        for number, lease in enumerate(leases, 1):
+            lease = lease._replace(charge=60.0, finish_tag=60.0 * number)
+            store.settle([lease], store.Ending.release(), using="default", seconds=1.0)
+        Queue().submit("bob", "report", user="bob")
+        ann, bob = Account.objects.order_by("user")
+        self.assertAlmostEqual(ann.virtual_time, 4.0)
+        self.assertLessEqual(bob.virtual_time, ann.virtual_time)
 
 
 class NeverTests(YieldTestCase):

@@ -22,7 +22,7 @@ from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import attempts, checker, history, proxy, triggers
+from . import attempts, checker, history, plays, proxy, triggers
 from .faults import FAULTS
 from .fleet import Fleet, Host
 from .recovery import recoveries
@@ -35,6 +35,7 @@ END_WITHIN = 60.0
 SHOWN = 100
 OF_A_KIND = 20
 SAMPLES = 20
+OPEN = ("ticket", "debouncedsubmit")
 SAID_SO = (" CRITICAL ", "stumbled")
 CORRECTED = ("A counter did not agree",)
 
@@ -54,8 +55,7 @@ class Run(Stage):
 
     @property
     def has_proxy(self) -> bool:
-        """Clients of a storm reach the server themselves, as its workers do."""
-        return self.terms.database != "sqlite" and not self.terms.clients
+        return self.terms.database != "sqlite" and self.terms.proxied
 
     def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
@@ -158,7 +158,11 @@ class Run(Stage):
         """Wait until nothing is left to do; what is left then has been lost."""
         with self.link() as link:
             self.wait_for(
-                lambda: not link.value("SELECT count(*) FROM perfectqueue_ticket"),
+                lambda: (
+                    not any(
+                        link.value(f"SELECT count(*) FROM perfectqueue_{name}") for name in OPEN
+                    )
+                ),
                 self.terms.drain,
             )
 
@@ -186,6 +190,7 @@ class Run(Stage):
                 born=born,
                 gone=gone,
                 changes=history.read_all(link, history.Change, "chaos_ticket"),
+                steps=history.read_all(link, history.Step, "chaos_step"),
                 closes=history.read_all(link, history.Close, "chaos_close"),
                 strikes=self.strikes,
                 effects=history.read_effects(link),
@@ -205,6 +210,7 @@ class Run(Stage):
         return {
             "tasks": len(seen.born),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
+            "played": plays.counts(seen),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),

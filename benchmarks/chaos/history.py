@@ -484,49 +484,6 @@ def read_rows() -> list[Row]:
     ]
 
 
-def read_drift() -> list[str]:
-    """Return where the accounts differ from the tickets that there are."""
-    from django.db.models import Count
-
-    from django_perfectqueue.models import Account, Lane, Meter, State, Ticket
-
-    held = dict(
-        Ticket.objects.filter(state=State.RUNNING)
-        .order_by()
-        .values_list("lane")
-        .annotate(Count("pk"))
-    )
-    accounts = dict(Lane.objects.values_list("pk", "account"))
-    running: dict[int, int] = defaultdict(int)
-    for lane, count in held.items():
-        running[accounts.get(lane, lane)] += count
-    found = [
-        f"account {own.pk} of {own.user!r} counts {own.running} that run;"
-        f" there are {running[own.pk]}"
-        for own in Account.objects.all()
-        if own.running != running[own.pk]
-    ]
-    if not held:
-        meters = still_running(Meter)
-        found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
-    waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
-    asleep = {
-        row
-        for model in (Account, Lane)
-        for row in model.objects.filter(has_waiting=False).values_list("pk")
-    }
-    found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
-    unknown = Account.objects.filter(
-        has_open=False, pk__in=Lane.objects.filter(has_waiting=True, held_by=0).values("account")
-    )
-    found += [f"account {own.pk} knows nothing of an open lane" for own in unknown]
-    return found
-
-
-def still_running(meters: Any) -> Iterable[Any]:
-    return meters.objects.exclude(running=0)
-
-
 def read_edges(link: Link) -> list[tuple[int, int]]:
     """
     Return the tasks that still wait, with what each waits for; a batch is minus its id, and

@@ -11,7 +11,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 from .attempts import Finding, Run, is_live
 from .calls import Call
@@ -92,7 +91,7 @@ def signals(history: History) -> Iterator[Finding]:
             value, at = first[name].value, first[name].at
             if value is None:
                 yield from missed(row, first, name, done)
-            elif not any(may_be(call, value) for call in calls):
+            elif not any(may_be_done(call) and call.given["value"] == value for call in calls):
                 yield row.id, f"took a signal {name} that was not sent: {value}"
             elif any(call.given["value"] != value and call.answered < at for call in done):
                 yield row.id, f"took a signal {name} that was not accepted: {value}"
@@ -108,10 +107,9 @@ def missed(row: Row, first: dict[str, Note], name: str, done: list[Call]) -> Ite
         yield row.id, f"lost signal {name}"
 
 
-def may_be(call: Call, value: Any) -> bool:
+def may_be_done(call: Call) -> bool:
     # A repetition finds its own signal after a commit without an answer.
-    is_open = call.may_hold or bool(call.reported.get("reconnected"))
-    return is_open and bool(call.given["value"] == value)
+    return call.may_hold or bool(call.reported.get("reconnected"))
 
 
 def children(history: History) -> Iterator[Finding]:
@@ -173,10 +171,11 @@ def debounces(history: History) -> Iterator[Finding]:
     for name, its in grouped(calls, lambda call: call.key).items():
         by_life = {call.given["life"]: call for call in its}
         for note in runs[name]:
-            call = by_life[note.value]
+            call = by_life.get(note.value)
+            if call is None or not may_be_done(call):
+                yield note.task, f"{note.value} ran, and was {call and call.answer}"
+                continue
             options = call.given["terms"]
-            if not call.may_hold and not call.reported.get("reconnected"):
-                yield note.task, f"{note.value} ran, and was {call.answer}"
             if options.keys() & {"at_most", "leading"}:
                 continue
             if note.at < call.asked + options["debounce"] - SLACK:
@@ -184,7 +183,9 @@ def debounces(history: History) -> Iterator[Finding]:
         done = [call for call in its if call.is_done]
         last = max(done, key=lambda call: call.asked, default=None)
         if last and not any(
-            note.at >= last.asked and by_life[note.value].asked >= last.asked
+            note.at >= last.asked
+            and note.value in by_life
+            and by_life[note.value].asked >= last.asked
             for note in runs[name]
             if history.by_id[note.task].outcome == "finished"
         ):

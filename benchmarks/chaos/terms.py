@@ -38,7 +38,7 @@ class Terms:
     least_pause: float = 0.5
     most_pause: float = 3.0
     backlog: int = 150
-    drain: float = 90.0
+    drain: float = 180.0
     queues: Sequence[str] = ("default", WEBS, PLAYS)
     clients: int = 2
     client: str = "benchmarks.chaos.player.Player"

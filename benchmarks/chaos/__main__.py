@@ -9,14 +9,14 @@ from typing import Any
 from benchmarks.command import Record, count, from_on, run
 
 from .command import FaultsCommand
-from .faults import CLIENTS, FAULTS
+from .faults import FAULTS
 from .terms import Terms
 
 
 class Chaos(FaultsCommand):
     name = "chaos"
     about = "Run thousands of tasks while everything around them dies."
-    faults = {name: one for name, one in FAULTS.items() if name not in CLIENTS}
+    faults = FAULTS
 
     def add_options(self, option: Callable[..., Any]) -> None:
         super().add_options(option)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import Error, InterfaceError, OperationalError, connection
+from django.db import Error, InterfaceError, OperationalError, connection, transaction
 
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, TaskError
 
@@ -96,6 +98,23 @@ def refs(lists: Sequence[Sequence[int]]) -> list[Ref]:
 
 class Undone(Exception):  # noqa: N818
     """Rolls back a transaction of who asks."""
+
+
+@contextlib.contextmanager
+def within(how: str, drawn: random.Random) -> Iterator[None]:
+    """
+    Be in a transaction of one's own, if ``how`` says one: it is open for a moment more, and is
+    rolled back where it is "rolled back".
+    """
+    if not how:
+        yield
+        return
+    with transaction.atomic():
+        yield
+        if drawn.random() < 0.3:
+            time.sleep(drawn.uniform(0.0, 0.1))
+        if how == "rolled back":
+            raise Undone
 
 
 class Reconnects(logging.Handler):

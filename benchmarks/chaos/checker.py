@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from . import attempts, operations, promises
+from . import attempts, operations, plays, promises
 from .attempts import Finding
 from .history import History
 
@@ -41,6 +41,12 @@ CHECKS: dict[str, Callable[[History], Iterable[Finding]]] = {
     "ran while paused": promises.ran_while_paused,
     "at the wrong time": promises.at_the_wrong_time,
     "edit lost": promises.edit_lost,
+    "workflow": plays.workflows,
+    "signal": plays.signals,
+    "child": plays.children,
+    "sequence": plays.sequences,
+    "debounce": plays.debounces,
+    "unique": plays.uniques,
     "stumbled": promises.stumbled,
     "drift": lambda history: ((None, text) for text in history.drift),
     "did not stop": lambda history: ((None, text) for text in history.leftovers),

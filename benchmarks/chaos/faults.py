@@ -47,7 +47,7 @@ def fault(name: str, *, databases: Iterable[str] = DATABASES) -> Callable[[Act],
 
 
 CLIENTS = ("killed-client", "frozen-clients")
-"""What strikes clients, which only a storm has."""
+"""What strikes clients."""
 
 
 # Processes that die without a word, and processes that stand still
@@ -329,7 +329,7 @@ def jump(stage: Stage) -> Strike | None:
     return Strike("clock", at, stage.now(), host.name)
 
 
-# Clients that use every verb at random
+# Clients
 
 
 @fault("killed-client")

@@ -22,7 +22,7 @@ from .clock import Clock
 from .terms import FOLDER, HOST, ISOLATION, Files, Terms
 
 MARK = "CHAOS_MARK"
-CLIENT = "benchmarks.storm.process"
+CLIENT = "benchmarks.chaos.process"
 RESTART_AFTER = 0.2
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,10 @@ class Watched(Application):
         lease = self.task.lease
         with noted(word, leases=[(lease.task_id, lease.attempt, lease.holder)]):
             act()
+
+    def note(self, what: str, name: str, value: Any) -> Any:
+        recorder().record("note", self.task.lease, what=what, name=name, value=value)
+        return value
 
     def sleep(self) -> None:
         time.sleep(self.task.data.get("seconds", 0.0))
@@ -203,6 +208,69 @@ class Drawn(Watched):
             raise RuntimeError("as it should")
 
 
+class Workflow(Watched):
+    """
+    Keeps five steps, waits for two signals, sleeps, and joins three children of its own.
+
+    It may end in an error between them, and then goes on from there.
+    """
+
+    def run(self) -> Any:
+        found = super().run()
+        return {**found, "value": self.values}
+
+    def perform(self) -> None:
+        task, data = self.task, self.task.data
+        self.values: dict[str, Any] = {}
+        self.step("0")
+        self.given("a", task.wait_for("a"))
+        self.step("1")
+        self.given("version", task.version("change"))
+        children = [self.child(number) for number in range(scenario.CHILDREN)]
+        self.fail(1)
+        self.step("2")
+        self.given("join", task.join(*children))
+        task.sleep("nap", data["seconds"])
+        self.given("nap", None)
+        self.step("3")
+        self.fail(2)
+        self.given("b", task.wait_for("b", data["timeout"]))
+        self.step("4")
+
+    def step(self, name: str) -> None:
+        def act() -> str:
+            return self.note("runs", name, uuid.uuid4().hex)
+
+        self.given(name, self.task.step(name, act))
+
+    def given(self, name: str, value: Any) -> None:
+        self.values[name] = self.note("given", name, value)
+
+    def fail(self, errors: int) -> None:
+        if self.task.lease.errors < min(errors, self.task.data["errors"]):
+            raise RuntimeError("as it should")
+
+    def child(self, number: int) -> Any:
+        """Return a child whose key is new each time, were it stored each time."""
+        life = f"{self.task.key}/{number}"
+        data = {"life": life, "family": self.task.data["family"], "seconds": 0.05 * number}
+        with noted("submit", keys=[life]):
+            return self.task.run(f"child {number}", scenario.CHILD, data)
+
+
+class Child(Steady):
+    """Belongs to a family of limits by its data."""
+
+    limits = ("each:{data[family]}",)
+
+
+class Merged(Watched):
+    """Says with which data it runs."""
+
+    def perform(self) -> None:
+        self.note("runs", "data", self.task.data["life"])
+
+
 class Bulk(Watched, BulkHandler):
     """Bulk work as it is, but that it is seen; it may have settled its task before it returns."""
 
@@ -227,6 +295,10 @@ class ChaosDispatch(Dispatch):
         "attentive": Attentive,
         "settler": Settler,
         "parent": Parent,
+        scenario.WORKFLOW: Workflow,
+        scenario.CHILD: Child,
+        scenario.MERGED: Merged,
+        scenario.ONCE: Steady,
         **dict.fromkeys((scenario.QUICK, scenario.SHAKY, scenario.COUNTED), Drawn),
     }
 

@@ -120,6 +120,33 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What a handler has done, or has been given: a step that it runs, and what is kept of it."""
+
+    task: int
+    attempt: int
+    holder: int
+    at: float
+    what: str
+    name: str
+    value: Any
+
+    @property
+    def ref(self) -> Ref:
+        return (self.task, self.attempt, self.holder)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was kept, with its result as it is stored; the time is the database's."""
+
+    at: float
+    task: int
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Interruption:
     """A handler that was interrupted, and why."""
 
@@ -175,6 +202,8 @@ class History:
     changes: Sequence[Change] = ()
     closes: Sequence[Close] = ()
     begun: Sequence[Run] = ()
+    notes: Sequence[Note] = ()
+    steps: Sequence[Step] = ()
     calls: Sequence[Call] = ()
     reported: Sequence[Interruption] = ()
     strikes: Sequence[Strike] = ()
@@ -298,6 +327,10 @@ class History:
         return grouped(self.closes, task_of)
 
     @cached_property
+    def notes_of(self) -> dict[int, list[Note]]:
+        return grouped(sorted(self.notes, key=lambda note: note.at), task_of)
+
+    @cached_property
     def runs_of(self) -> dict[int, list[Run]]:
         return grouped(sorted(self.runs, key=lambda run: run.began), task_of)
 
@@ -318,6 +351,8 @@ def story(history: History, task: int | None) -> list[str]:
     seen += [(one.at, one) for one in history.changes_of.get(task or 0, ())]
     seen += [(one.at, one) for one in history.closes_of.get(task or 0, ())]
     seen += [(one.began, one) for one in history.runs_of.get(task or 0, ())]
+    seen += [(one.at, one) for one in history.notes_of.get(task or 0, ())]
+    seen += [(one.at, one) for one in history.steps if one.task == task]
     seen += [(one.at, one) for one in history.reported if one.task == task]
     for call in history.calls:
         is_named = task in {ref[0] for ref in refs(call.given.get("leases", ()))}
@@ -352,6 +387,7 @@ def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
     ended: dict[tuple[int, int, int], tuple[float, str]] = {}
     asked: dict[tuple[int, int], Call] = {}
     begins: list[Run] = []
+    notes: list[Note] = []
     reported: list[Interruption] = []
     for line in read_lines(file):
         at, pid = line["at"] + offset, line["pid"]
@@ -368,6 +404,9 @@ def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
             begun[name] = {**line, "at": at}
         elif line["event"] == "ended":
             ended.setdefault(name, (at, line["how"]))
+        elif line["event"] == "note":
+            known = {field: line[field] for field in ("task", "attempt", "holder", "what", "name")}
+            notes.append(Note(**known, at=at, value=line["value"]))
         else:
             reported.append(Interruption(*name, at, line["reason"]))
     calls = [broken_off(call, reported) for call in asked.values()]
@@ -376,7 +415,7 @@ def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
         names = ("task", "attempt", "holder", "pid", "host", "rival", "edit")
         known = {field: line[field] for field in names}
         begins.append(Run(**known, began=line["at"], ended=end, how=how))
-    return {"begun": begins, "calls": calls, "reported": reported}
+    return {"begun": begins, "calls": calls, "reported": reported, "notes": notes}
 
 
 def broken_off(call: Call, reported: Sequence[Interruption]) -> Call:
@@ -443,49 +482,6 @@ def read_rows() -> list[Row]:
         )
         for task in Task.objects.order_by("pk").iterator()
     ]
-
-
-def read_drift() -> list[str]:
-    """Return where the accounts differ from the tickets that there are."""
-    from django.db.models import Count
-
-    from django_perfectqueue.models import Account, Lane, Meter, State, Ticket
-
-    held = dict(
-        Ticket.objects.filter(state=State.RUNNING)
-        .order_by()
-        .values_list("lane")
-        .annotate(Count("pk"))
-    )
-    accounts = dict(Lane.objects.values_list("pk", "account"))
-    running: dict[int, int] = defaultdict(int)
-    for lane, count in held.items():
-        running[accounts.get(lane, lane)] += count
-    found = [
-        f"account {own.pk} of {own.user!r} counts {own.running} that run;"
-        f" there are {running[own.pk]}"
-        for own in Account.objects.all()
-        if own.running != running[own.pk]
-    ]
-    if not held:
-        meters = still_running(Meter)
-        found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
-    waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
-    asleep = {
-        row
-        for model in (Account, Lane)
-        for row in model.objects.filter(has_waiting=False).values_list("pk")
-    }
-    found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
-    unknown = Account.objects.filter(
-        has_open=False, pk__in=Lane.objects.filter(has_waiting=True, held_by=0).values("account")
-    )
-    found += [f"account {own.pk} knows nothing of an open lane" for own in unknown]
-    return found
-
-
-def still_running(meters: Any) -> Iterable[Any]:
-    return meters.objects.exclude(running=0)
 
 
 def read_edges(link: Link) -> list[tuple[int, int]]:

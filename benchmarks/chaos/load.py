@@ -18,20 +18,24 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
 from . import scenario
-from .calls import noted
+from .calls import BROKEN, ask, noted
 from .feeder import Feeder
 from .history import Ticks
-from .operations import BULK, POND, WEBS
+from .operations import BULK, PLAYS, POND, WEBS
 from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
+from .player import send_signal
 from .stage import Stage, make_rules
 from .terms import Terms
+
+CHANGED = (WEBS, PLAYS)
 
 
 class Load:
     """Nothing but bulk work may change the tasks of the pond."""
 
     def __init__(self, terms: Terms) -> None:
-        make_rules(scenario.SHARES, {f"name:{scenario.NARROW}": {"max_running": scenario.WIDTH}})
+        most = {f"name:{scenario.NARROW}": scenario.WIDTH, "name:each:*": scenario.EACH}
+        make_rules(scenario.SHARES, {name: {"max_running": cap} for name, cap in most.items()})
         self.terms = terms
         self.feeder, self.notes = Feeder(terms), Notes([], itertools.count(1))
         self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
@@ -44,12 +48,14 @@ class Load:
         task = {"type": "strand", "data": {}, "run_at": LATER}
         with noted("submit", keys=POOL):
             Queue(POND).submit_many({**task, "key": key} for key in POOL)
+        stage.fleet.wanted = True
         for thread in (*self.operators, self.feeder):
             thread.start()
 
     def stop(self, stage: Stage) -> None:
         for thread in (self.feeder, *self.operators):
             thread.stop()
+        self.stuck = stage.dismissed()
 
     @contextlib.contextmanager
     def settling(self, stage: Stage) -> Iterator[None]:
@@ -60,18 +66,21 @@ class Load:
         while time.monotonic() < until:
             if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
                 break
+        sent: set[tuple[str, str]] = set()
         while time.monotonic() < until and put_back_some():
+            send_signals(sent)
             stage.wait(0.2)
         yield
 
     def leftovers(self, stage: Stage) -> list[str]:
-        return []
+        return self.stuck
 
     def facts(self) -> dict[str, Any]:
         capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         caps = {f"user:{user} in default": cap for user, cap in capped.items()}
+        each = dict.fromkeys((f"name:each:{name}" for name in scenario.FAMILIES), scenario.EACH)
         return {
-            "caps": {**caps, f"name:{scenario.NARROW}": scenario.WIDTH},
+            "caps": {**caps, **each, f"name:{scenario.NARROW}": scenario.WIDTH},
             "ticks": self.ticks,
             "webs": [*self.feeder.webs, *self.notes.webs],
         }
@@ -98,14 +107,27 @@ def ended(name: str, first: datetime) -> Ticks:
 
 
 def put_back_some() -> bool:
-    """Put back what has died of webs; return whether there may be anything left to do."""
+    """Put back what has died; return whether there may be anything left to do."""
     # One at a time on SQLite would take longer than all of them take to run.
-    dead = Task.objects.filter(queue=WEBS, dead_letter__isnull=False).exclude(type=BULK)
+    dead = Task.objects.filter(queue__in=CHANGED, dead_letter__isnull=False).exclude(type=BULK)
     # A callback for failures was not needed where all have finished by now.
     ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
     try:
         back = store.retry(some, using="default") if (some := list(ids)) else set()
-        return bool(back) or Ticket.objects.filter(task__queue=WEBS).exists()
+        return bool(back) or Ticket.objects.filter(task__queue__in=CHANGED).exists()
     except Error:
         connection.close()
         return True
+
+
+def send_signals(sent: set[tuple[str, str]]) -> None:
+    """Send to each workflow that has not ended the signals that nobody may have sent."""
+    live = Task.objects.filter(queue=PLAYS, type=scenario.WORKFLOW, outcome="")
+    try:
+        keys = list(live.values_list("key", flat=True))
+    except Error:
+        connection.close()
+        return
+    for one in set(itertools.product(keys, scenario.SIGNALS)) - sent:
+        if send_signal(ask, *one, f"last-{one[0]}").answer != BROKEN:
+            sent.add(one)

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from .calls import Call
     from .history import Close, History, Row
 
-WEBS, POND = "webs", "pond"
-"""The queues of what is changed: graphs in batches, and tasks that only bulk work changes."""
+WEBS, POND, PLAYS = "webs", "pond", "plays"
+"""
+The queues of what is changed: graphs in batches, tasks that only bulk work changes, and what
+clients submit.
+"""
 BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
 """Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""

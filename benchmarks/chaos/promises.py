@@ -69,8 +69,9 @@ def refused_as_known(history: History) -> Iterator[Finding]:
     """A key is refused only where someone has used it."""
     users = Counter(key for call in history.calls for key in keys_of(call))
     for call in history.calls:
-        if call.error == "AlreadyExistsError" and all(users[key] == 1 for key in keys_of(call)):
-            yield None, f"{keys_of(call)[0]} was refused as known, and is new"
+        keys = keys_of(call) if call.error == "AlreadyExistsError" else []
+        if keys and all(users[key] == 1 for key in keys):
+            yield None, f"{keys[0]} was refused as known, and is new"
 
 
 def keys_of(call: Call) -> list[tuple[str, str]]:

@@ -28,12 +28,17 @@ def report(module: str, records: Iterable[Record]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+PLAYED = ("workflows", "signals", "in sequences", "debounced", "once")
 RUNS: dict[str, Callable[[Record], Any]] = {
     "": lambda run: run["database"],
     "minutes": lambda run: f"{run['seconds'] / 60:.1f}",
     "seed": lambda run: run["terms"]["seed"],
     "violations": lambda run: sum(run["kinds"].values()),
     "faults": lambda run: sum(run["strikes"].values()),
+    **{
+        name: lambda run, name=name: f"{run.get('played', {}).get(name.replace(' ', '_'), 0):,}"
+        for name in PLAYED
+    },
     **{
         name: lambda run, name=name: f"{run.get(name.replace(' ', '_'), 0):,}"
         for name in ("tasks", "ticks", "attempts", "ahead", "broken off", "refused", "forgotten")

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import attempts, checker, history, proxy, triggers
+from . import attempts, checker, history, plays, proxy, triggers
 from .faults import FAULTS
 from .fleet import Fleet, Host
 from .recovery import recoveries
@@ -35,6 +35,7 @@ END_WITHIN = 60.0
 SHOWN = 100
 OF_A_KIND = 20
 SAMPLES = 20
+OPEN = ("ticket", "debouncedsubmit")
 SAID_SO = (" CRITICAL ", "stumbled")
 CORRECTED = ("A counter did not agree",)
 
@@ -54,8 +55,7 @@ class Run(Stage):
 
     @property
     def has_proxy(self) -> bool:
-        """Clients of a storm reach the server themselves, as its workers do."""
-        return self.terms.database != "sqlite" and not self.terms.clients
+        return self.terms.database != "sqlite" and self.terms.proxied
 
     def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""
@@ -158,7 +158,11 @@ class Run(Stage):
         """Wait until nothing is left to do; what is left then has been lost."""
         with self.link() as link:
             self.wait_for(
-                lambda: not link.value("SELECT count(*) FROM perfectqueue_ticket"),
+                lambda: (
+                    not any(
+                        link.value(f"SELECT count(*) FROM perfectqueue_{name}") for name in OPEN
+                    )
+                ),
                 self.terms.drain,
             )
 
@@ -186,10 +190,11 @@ class Run(Stage):
                 born=born,
                 gone=gone,
                 changes=history.read_all(link, history.Change, "chaos_ticket"),
+                steps=history.read_all(link, history.Step, "chaos_step"),
                 closes=history.read_all(link, history.Close, "chaos_close"),
                 strikes=self.strikes,
                 effects=history.read_effects(link),
-                drift=history.read_drift() + said(self.fleet, CORRECTED),
+                drift=read_drift() + said(self.fleet, CORRECTED),
                 leftovers=leftovers,
                 edges=history.read_edges(link),
                 batches=history.read_batches(),
@@ -205,6 +210,7 @@ class Run(Stage):
         return {
             "tasks": len(seen.born),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
+            "played": plays.counts(seen),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
@@ -223,6 +229,45 @@ class Run(Stage):
         with (self.files.folder / "evidence.txt").open("w") as file:
             for one in found:
                 file.write("\n".join([str(one), *history.story(seen, one.task)]) + "\n\n")
+
+
+def read_drift() -> list[str]:
+    """Return where the accounts differ from the tickets that there are."""
+    from django.db.models import Count
+
+    from django_perfectqueue.models import Account, Lane, Meter, State, Ticket
+
+    held = dict(
+        Ticket.objects.filter(state=State.RUNNING)
+        .order_by()
+        .values_list("lane")
+        .annotate(Count("pk"))
+    )
+    accounts = dict(Lane.objects.values_list("pk", "account"))
+    running: dict[int, int] = defaultdict(int)
+    for lane, count in held.items():
+        running[accounts.get(lane, lane)] += count
+    found = [
+        f"account {own.pk} of {own.user!r} counts {own.running} that run;"
+        f" there are {running[own.pk]}"
+        for own in Account.objects.all()
+        if own.running != running[own.pk]
+    ]
+    if not held:
+        meters = Meter.objects.exclude(running=0)
+        found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
+    waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
+    asleep = {
+        row
+        for model in (Account, Lane)
+        for row in model.objects.filter(has_waiting=False).values_list("pk")
+    }
+    found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
+    unknown = Account.objects.filter(
+        has_open=False, pk__in=Lane.objects.filter(has_waiting=True, held_by=0).values("account")
+    )
+    found += [f"account {own.pk} knows nothing of an open lane" for own in unknown]
+    return found
 
 
 def of_each_kind(found: list[checker.Violation]) -> list[checker.Violation]:

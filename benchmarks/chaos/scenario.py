@@ -16,6 +16,11 @@ USERS = (*SHARES, None)
 SWIFT, BURST = "swift", 1_500
 """A user with nothing to wait for, and how many tasks it submits at once."""
 
+WORKFLOW, CHILD, MERGED, ONCE = "workflow", "child", "merged", "once"
+SIGNALS, CHILDREN, STEPS = ("a", "b"), 3, 5
+FAMILIES, EACH = [f"family-{number}" for number in range(3)], 2
+"""The limits ``each:family-0`` and so on are one family: so many tasks of each may run."""
+
 QUICK, SHAKY, COUNTED = "quick", "shaky", "counted"
 """The types of the tasks that clients settle, too."""
 
@@ -87,9 +92,13 @@ def tasks(seed: int, alive_time: float) -> Iterator[dict[str, Any]]:
             "data": data_for(kind, drawn),
             "user": drawn.choice(USERS),
             "priority": drawn.choice((0, 0, 0, 5, -5)),
-            "limits": [NARROW] if drawn.random() < 0.08 else [],
+            "limits": [NARROW] if drawn.random() < 0.08 else drawn_family(drawn),
             "run_at": drawn.uniform(0.1, 3.0) if drawn.random() < 0.05 else None,
         }
+
+
+def drawn_family(drawn: random.Random) -> list[str]:
+    return [f"each:{drawn.choice(FAMILIES)}"] if drawn.random() < 0.08 else []
 
 
 def burst(number: int) -> list[dict[str, Any]]:
@@ -120,9 +129,9 @@ def errors(type: str, data: dict[str, Any]) -> int | None:
     """Return in how many errors a task of this type ends before it is over, if that is sure."""
     if type == "hopeless":
         return 2
-    if type == "flaky":
+    if type in ("flaky", WORKFLOW):
         return int(data["errors"])
-    if type in ("steady", "long", "cancelled", "stubborn", "attentive"):
+    if type in ("steady", "long", "cancelled", "stubborn", "attentive", CHILD, MERGED, ONCE):
         return 0
     if type == "settler":
         return int(data["first"] == "retry")

@@ -18,6 +18,7 @@ from .proxy import Proxy
 from .terms import Terms
 
 STEP = 0.05
+END_WITHIN = 30.0
 
 
 class Stage:
@@ -60,6 +61,12 @@ class Stage:
                 return False
             self.wait(STEP)
         return True
+
+    def dismissed(self) -> list[str]:
+        """Ask the clients to end; return what did not go so."""
+        self.fleet.dismiss()
+        self.wait_for(lambda: not self.fleet.clients(), END_WITHIN)
+        return [f"client {pid} did not end when asked to" for pid in self.fleet.clients()]
 
     def some_host(self) -> Host:
         """Draw a host, of those that are at work where there are any."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.recorder import EVENTS
 
-from .operations import WEBS
+from .operations import PLAYS, WEBS
 
 HOST, ISOLATION = "CHAOS_HOST", "CHAOS_ISOLATION"
 
@@ -21,7 +21,8 @@ class Terms:
     ``hosts`` are workers that know nothing of each other, each of so many ``processors``.
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
-    ``clients`` are processes that use every verb at random. ``isolation`` is the level of all
+    ``clients`` are processes that act at random, by the class ``client``; what is ``proxied``
+    reaches the server through a proxy that may break. ``isolation`` is the level of all
     transactions, as Django's settings spell it; empty: the default.
     """
 
@@ -37,9 +38,11 @@ class Terms:
     least_pause: float = 0.5
     most_pause: float = 3.0
     backlog: int = 150
-    drain: float = 90.0
-    queues: Sequence[str] = ("default", WEBS)
-    clients: int = 0
+    drain: float = 180.0
+    queues: Sequence[str] = ("default", WEBS, PLAYS)
+    clients: int = 2
+    client: str = "benchmarks.chaos.player.Player"
+    proxied: bool = True
     isolation: str = ""
 
     def as_json(self) -> dict[str, Any]:

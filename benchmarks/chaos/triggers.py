@@ -1,8 +1,8 @@
 """
 The database records, too: its triggers write down each task that comes and goes, every change
-of a ticket's hands and every end of a task, in the transaction that makes it and by the server's
-own clock. An outcome that is empty is that of a task that was put back; a task without a queue
-is one that was deleted.
+of a ticket's hands, every end of a task and each step that is kept, in the transaction that
+makes it and by the server's own clock. An outcome that is empty is that of a task that was put
+back; a task without a queue is one that was deleted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ CREATE TABLE chaos_close (
 CREATE TABLE chaos_task (
     id {serial}, at {real}, task bigint, queue varchar(100), name varchar(255), kind varchar(255),
     owner varchar(255), limits varchar(1000), payload text
+);
+CREATE TABLE chaos_step (
+    id {serial}, at {real}, task bigint, name varchar(100), value text
 );
 CREATE TABLE chaos_effect (child varchar(255))
 """
@@ -78,7 +81,7 @@ CREATE TRIGGER {name} AFTER {event} FOR EACH ROW WHEN ({condition}) EXECUTE FUNC
     ),
 }
 
-TICKET, TASK = "perfectqueue_ticket", "perfectqueue_task"
+TICKET, TASK, STEP = "perfectqueue_ticket", "perfectqueue_task", "perfectqueue_step"
 CHANGED = " OR ".join(
     f"NOT (NEW.{name} {{same}} OLD.{name})" for name in ("state", "attempt", "holder", "timer_at")
 )
@@ -107,6 +110,10 @@ TRIGGERS = {
         "chaos_task (at, task, queue, name, kind, owner, limits, payload)"
         " VALUES ({now}, NEW.id, NEW.queue, NEW.{quote}key{quote}, NEW.type,"
         " NEW.{quote}user{quote}, NEW.limits, NEW.data)",
+    ),
+    f"INSERT ON {STEP}": (
+        "NEW.kind = 0",
+        "chaos_step (at, task, name, value) VALUES ({now}, NEW.task_id, NEW.name, NEW.result)",
     ),
     f"DELETE ON {TASK}": ("1 = 1", "chaos_task (at, task) VALUES ({now}, OLD.id)"),
 }

@@ -20,6 +20,8 @@ OF_STORM = (
 )
 LEVELS = ("read committed", "repeatable read", "serializable")
 TERMS = {
+    "client": "benchmarks.storm.client.Client",
+    "proxied": False,
     "hosts": 1,
     "alive_time": 3.0,
     "poll_interval": 0.5,

@@ -1,5 +1,5 @@
 """
-A client of the storm, which ``benchmarks.storm.process`` runs.
+A client of the storm, which ``benchmarks.chaos.process`` runs.
 
 It uses every verb at random, writes down what it asks and what it is answered, and holds
 leases for longer than they last. It ends by SIGTERM, or by whatever the storm does to it.
@@ -8,8 +8,6 @@ leases for longer than they last. It ends by SIGTERM, or by whatever the storm d
 from __future__ import annotations
 
 import json
-import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +15,8 @@ from typing import Any
 
 from django.db import Error, connection, transaction
 
-from benchmarks.chaos.calls import Ref, Undone, ask
+from benchmarks.chaos.calls import Ref, Undone, ask, within
+from benchmarks.chaos.process import Acting
 from benchmarks.chaos.terms import Terms
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
@@ -31,20 +30,17 @@ from . import scenario
 
 MOST_HELD = 30
 RECENT = 40
-PAUSE = 0.005
 BACKLOG = 250
 FORGETS_OFTEN = 0.06
 CHANGED = (("name", scenario.LOOSE), ("type", scenario.SHAKY), ("user", "ann"))
 """The limits that are set and removed meanwhile."""
 
 
-class Client:
+class Client(Acting):
     """``held`` are leases, of which some have run out; ``keys`` are what it operates on."""
 
     def __init__(self, terms: Terms, name: str) -> None:
-        self.terms = terms
-        self.name = f"{name}.{os.getpid()}"
-        self.drawn = random.Random(f"{terms.seed} {name} {os.getpid()}")
+        super().__init__(terms, name)
         self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
@@ -115,10 +111,9 @@ class Client:
         how = self.drawn.choice(("transaction", "rolled back"))
 
         def act() -> None:
-            with transaction.atomic():
+            with within(how, self.drawn):
                 for task in tasks:
                     self.store(task)
-                self.hesitate(how)
 
         self.submitted(tasks, how, act)
 
@@ -182,13 +177,6 @@ class Client:
 
         self.submitted([*members, inner, last], "", act)
         self.batches = [*self.batches, (queue.name, name)][-RECENT:]
-
-    def hesitate(self, how: str) -> None:
-        """Leave a transaction open for a moment, and roll it back if it is to be."""
-        if self.drawn.random() < 0.3:
-            time.sleep(self.drawn.uniform(0.0, 0.1))
-        if how == "rolled back":
-            raise Undone
 
     # Takes
 
@@ -283,12 +271,8 @@ class Client:
         how = self.drawn.choice(("", "", "", "transaction", "rolled back"))
 
         def act() -> dict[str, Any]:
-            if not how:
+            with within(how, self.drawn):
                 return self.close(leases)
-            with transaction.atomic():
-                reported = self.close(leases)
-                self.hesitate(how)
-            return reported
 
         if leases:
             self.settle("finish", leases, act, how=how)
@@ -472,7 +456,6 @@ class Client:
     # All of it
 
     def verbs(self) -> dict[Callable[[], None], int]:
-        """Return each verb with how often it comes."""
         return {
             self.submit: 22,
             self.acquire: 22,
@@ -495,13 +478,6 @@ class Client:
             self.set_rules: 1,
             self.halt: 1,
         }
-
-    def use_verbs(self, is_over: Callable[[], bool]) -> None:
-        verbs, weights = zip(*self.verbs().items(), strict=True)
-        while not is_over():
-            [verb] = self.drawn.choices(verbs, weights)
-            verb()
-            time.sleep(self.drawn.expovariate(1 / PAUSE))
 
     def drain(self, is_over: Callable[[], bool]) -> None:
         """Lift what holds tasks back, then take and finish whatever can be taken."""

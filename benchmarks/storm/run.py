@@ -18,8 +18,6 @@ from benchmarks.child import answer
 
 from . import scenario
 
-END_WITHIN = 30.0
-
 
 class StormLoad:
     """Clients that use every verb at random."""
@@ -33,9 +31,7 @@ class StormLoad:
         stage.fleet.wanted = True
 
     def stop(self, stage: Stage) -> None:
-        stage.fleet.dismiss()
-        stage.wait_for(lambda: not stage.fleet.clients(), END_WITHIN)
-        self.stuck = [f"client {pid} did not end when asked to" for pid in stage.fleet.clients()]
+        self.stuck = stage.dismissed()
 
     @contextlib.contextmanager
     def settling(self, stage: Stage) -> Iterator[None]:

@@ -28,7 +28,7 @@ class ImportTests(unittest.TestCase):
         files = (ROOT / "benchmarks").rglob("*.py")
         programs = [file for file in files if '__name__ == "__main__"' in file.read_text()]
         names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in programs]
-        self.assertIn("benchmarks.storm.process", names)
+        self.assertIn("benchmarks.chaos.process", names)
         code = "; ".join(f"import {name}" for name in sorted(names))
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
         done = subprocess.run(

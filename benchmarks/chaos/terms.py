@@ -21,6 +21,7 @@ class Terms:
     ``hosts`` are workers that know nothing of each other, each of so many ``processors``.
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
+    ``nodes`` are the servers of a cluster, 1 where there is none.
     ``clients`` are processes that use every verb at random. ``isolation`` is the level of all
     transactions, as Django's settings spell it; empty: the default.
     """
@@ -41,6 +42,7 @@ class Terms:
     queues: Sequence[str] = ("default", WEBS)
     clients: int = 0
     isolation: str = ""
+    nodes: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,7 +19,7 @@ from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on
 from benchmarks.recorder import EVENTS
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
-from tests.databases import UnavailableError
+from tests.databases import Server, UnavailableError
 
 from .faults import Fault
 from .report import report
@@ -74,6 +74,10 @@ class FaultsCommand(RunCommand):
     def other_terms(self, options: argparse.Namespace) -> Record:
         """Return the terms that are no options."""
 
+    def server(self, database: str) -> Server:
+        """Return what a run needs, unstarted."""
+        return SERVERS[database]()
+
     def summary(self, record: Record) -> str:
         late = sum(one["late"] for one in record["recoveries"])
         return (
@@ -83,7 +87,15 @@ class FaultsCommand(RunCommand):
         )
 
     def report(self, records: Sequence[Record]) -> str:
-        return report(self.module, records)
+        return report(self.module, records, self.again)
+
+    def again(self, run: Record) -> str:
+        """Return the options by which a run is repeated."""
+        terms = run["terms"]
+        return (
+            f"--databases {run['database']} --seed {terms['seed']}"
+            f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']}"
+        )
 
     def patience(self, terms: Record) -> float:
         return float(terms["seconds"] + terms["drain"] + SPARE)
@@ -94,7 +106,7 @@ class FaultsCommand(RunCommand):
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
         head = machine.described((), {}, module=self.module)
-        there = list(filter(can_be_had, terms))
+        there = [one for one in terms if can_be_had(one, self.server(one))]
         for database in there:
             of = terms[database]
             say(f"{database}: {of['seconds'] / 60:g} minutes of {self.name}, seed {of['seed']}")
@@ -146,9 +158,9 @@ def keep(folder: Path, target: Path) -> None:
         shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
 
 
-def can_be_had(database: str) -> bool:
+def can_be_had(database: str, server: Server) -> bool:
     try:
-        SERVERS[database]().require()
+        server.require()
     except UnavailableError as error:
         say(f"{database}: {error}")
         return False

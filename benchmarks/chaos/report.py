@@ -13,14 +13,14 @@ NOTHING = "-"
 Record = dict[str, Any]
 
 
-def report(module: str, records: Iterable[Record]) -> str:
+def report(module: str, records: Iterable[Record], again: Callable[[Record], str]) -> str:
     """Return everything as Markdown, and how to have a run again in which something was found."""
     records = list(records)
     runs = [record for record in records if "tasks" in record]
     parts = [machine(record["machine"]) for record in records if "machine" in record]
     parts += ["### Runs\n\n" + listed(runs, RUNS) if runs else "", recoveries(runs)]
     if any(run["violations"] for run in runs):
-        parts.append("### Violations\n\n" + "\n".join(violations(module, runs)))
+        parts.append("### Violations\n\n" + "\n".join(violations(module, runs, again)))
     if any(run["said"] for run in runs):
         parts.append("### What the workers said\n\n" + "\n".join(said(runs)))
     if failed := failures(records):
@@ -79,15 +79,13 @@ def cell(one: Record | None) -> str:
     return f"{one['struck']}; {one['p50']:.2f}, {one['max']:.2f}{late}"
 
 
-def violations(module: str, runs: Sequence[Record]) -> Iterable[str]:
+def violations(
+    module: str, runs: Sequence[Record], again: Callable[[Record], str]
+) -> Iterable[str]:
     for run in runs:
         yield from (f"- {run['database']}: {one}" for one in run["violations"])
         yield from (f"- of {kind}: {number}" for kind, number in run["kinds"].items())
-        terms = run["terms"]
-        yield (
-            f"- Again: `python -m {module} --databases {run['database']} --seed {terms['seed']}"
-            f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']} --keep logs`"
-        )
+        yield f"- Again: `python -m {module} {again(run)} --keep logs`"
 
 
 def said(runs: Sequence[Record]) -> Iterable[str]:

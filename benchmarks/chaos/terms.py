@@ -21,6 +21,7 @@ class Terms:
     ``hosts`` are workers that know nothing of each other, each of so many ``processors``.
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
+    ``nodes`` are the servers of a cluster, 1 where there is none.
     ``clients`` are processes that act at random, by the class ``client``; what is ``proxied``
     reaches the server through a proxy that may break. ``isolation`` is the level of all
     transactions, as Django's settings spell it; empty: the default.
@@ -44,6 +45,7 @@ class Terms:
     client: str = "benchmarks.chaos.player.Player"
     proxied: bool = True
     isolation: str = ""
+    nodes: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,0 +1,1 @@
+"""A cluster whose primary is killed again and again: ``python -m benchmarks.failover``."""

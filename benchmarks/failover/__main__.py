@@ -1,0 +1,75 @@
+"""The command line: python -m benchmarks.failover."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.command import FaultsCommand
+from benchmarks.chaos.terms import Terms
+from benchmarks.command import Record, count, run
+from tests.databases import Server
+
+from .primary import FAULT, PRIMARY
+from .run import CLUSTERS
+
+A_KILL = 180.0
+"""Seconds that a kill may take at most, with all that comes of it."""
+
+
+class Failover(FaultsCommand):
+    name = "failover"
+    about = "Kill the primary of a cluster again and again, while tasks run."
+    faults = {PRIMARY: FAULT}
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        option("--patroni", action="store_true", help="three PostgreSQL servers with Patroni")
+        option("--galera", type=count, metavar="N", help="so many MariaDB servers with Galera")
+        option("--kills", type=count, default=20, help="how often; %(default)s")
+        option("--processors", type=count, default=4, help="of the worker; %(default)s")
+        option("--seed", type=int, default=1, help="draws what is done; %(default)s")
+        option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
+
+    def terms(self, options: argparse.Namespace, database: str) -> Record:
+        return Terms(
+            database,
+            seconds=options.kills * A_KILL,
+            strikes=options.kills,
+            seed=options.seed,
+            faults=[PRIMARY],
+            hosts=1,
+            processors=options.processors,
+            least_pause=3.0,
+            most_pause=6.0,
+            nodes=3 if database == "postgresql" else options.galera,
+        ).as_json()
+
+    def other_terms(self, options: argparse.Namespace) -> Record:
+        return {}
+
+    def server(self, database: str) -> Server:
+        return CLUSTERS[database](3)
+
+    def again(self, run: Record) -> str:
+        terms = run["terms"]
+        cluster = "--patroni" if run["database"] == "postgresql" else f"--galera {terms['nodes']}"
+        return f"{cluster} --kills {terms['strikes']} --seed {terms['seed']}"
+
+    def is_bad(self, record: Record) -> bool:
+        """Return whether something was lost or done twice, or came back too late."""
+        return super().is_bad(record) or any(one["late"] for one in record["recoveries"])
+
+    def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
+        if options.galera is not None and options.galera < 3:
+            raise ValueError("A Galera cluster of fewer than 3 does not outlive one of them.")
+        options.databases = ["postgresql"] * options.patroni + ["mariadb"] * bool(options.galera)
+        if not options.databases:
+            raise ValueError("Say which cluster: --patroni, --galera 3, or both.")
+        yield from super().samples(options, stack)
+
+
+if __name__ == "__main__":
+    run(Failover())

@@ -1,0 +1,31 @@
+"""
+One run on one cluster, in a process of its own: ``python -m benchmarks.failover.run TERMS RESULT``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.recovery import MEASURES as RECOVERIES
+from benchmarks.chaos.run import Run, load
+from benchmarks.chaos.terms import Terms
+from benchmarks.child import answer
+
+from .galera import Galera
+from .patroni import Patroni
+from .primary import FAULT, MEASURES, PRIMARY
+
+CLUSTERS = {"postgresql": Patroni, "mariadb": Galera}
+
+
+def measured(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    FAULTS[PRIMARY], RECOVERIES[PRIMARY] = FAULT, MEASURES
+    terms = Terms(**job)
+    with CLUSTERS[terms.database](terms.nodes) as cluster:
+        return Run(terms, cluster, folder, load).run()
+
+
+if __name__ == "__main__":
+    answer(measured)

@@ -79,3 +79,18 @@ def memory(roots: Iterable[int]) -> float:
                 if line.startswith("Pss:"):
                     total += int(line.split()[1])
     return total / 1024
+
+
+def files(pid: int) -> int:
+    """Return how many files a process has open."""
+    return entries(pid, "fd")
+
+
+def threads(pid: int) -> int:
+    return entries(pid, "task")
+
+
+def entries(pid: int, kind: str) -> int:
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/{kind}"))
+    return 0

@@ -95,16 +95,18 @@ class RecordedDispatch(Dispatch):
     routes = {"recorded": Recorded}
 
 
-# The soak
+# Sustained work
 
 
 class Nothing(Application):
     def perform(self) -> int:
+        probe.note(self.task.data["i"])
         return 1
 
 
 class Nap(Application):
     def perform(self) -> None:
+        probe.note(self.task.data["i"])
         time.sleep(self.task.data["seconds"])
 
 
@@ -120,12 +122,18 @@ class Note(Application):
     """Changes what its task carries, and finishes it by itself."""
 
     def perform(self) -> None:
+        probe.note(self.task.data["i"])
         self.task.update_data({"seen": True})
         self.task.finish()
 
 
-class SoakDispatch(Dispatch):
-    routes = {"nothing": Nothing, "nap": Nap, "fail": Fail, "note": Note}
+class Later(Application):
+    def perform(self) -> None:
+        """Do nothing, and tell the probe nothing."""
+
+
+class SustainedDispatch(Dispatch):
+    routes = {"nothing": Nothing, "nap": Nap, "fail": Fail, "note": Note, "later": Later}
 
 
 # Deaths

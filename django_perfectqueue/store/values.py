@@ -213,6 +213,7 @@ class Failure:
 Costs = tuple[float, float]
 # The rank, the time and the id by which a ticket stands in its lane.
 Mark = tuple[int, float, int]
+START: Mark = (-(2**31), float("-inf"), 0)
 
 
 @dataclass(slots=True)
@@ -224,14 +225,15 @@ class Watermarks:
     PostgreSQL keeps entries of all tickets that were taken since the oldest snapshot, as that
     of a backup, and who reads from the start passes them all. What stands before the marks, as
     a task of a higher priority, one that was released, or one whose claim was rolled back, is
-    taken by a claim from the start: whenever a claim would get less than it asks for; and every
-    half second, or so seldom that reading takes a hundredth of the time, but every ten seconds.
-    ``timers_at`` is when a look from the start has found that no timer was due, by the
-    monotonic clock.
+    taken by a claim from the start: after one that would get nothing; and every half second, or
+    so seldom that reading takes a hundredth of the time, but every ten seconds.
+    ``timers_at`` is when the last look has found that no timer was due, by the monotonic clock,
+    and ``timers_until`` when one looks from the start again.
     """
 
     lanes: dict[int, Mark] = field(default_factory=dict)
     timers_at: float | None = None
+    timers_until: float = 0.0
     taken: int = 0
     until: float = 0.0
     in_use: bool = False
@@ -249,15 +251,42 @@ class Watermarks:
         self.in_use = time.monotonic() < self.until
         if not self.in_use:
             self.lanes.clear()
-            self.timers_at = None
+
+    def only(self) -> tuple[int, Mark] | None:
+        """Return the lane and the mark where there is a single one; None to read from the start."""
+        is_one = len(self.lanes) == 1 and time.monotonic() < self.until
+        return next(iter(self.lanes.items())) if is_one else None
 
     def was_read(self, seconds: float, rows: int) -> None:
-        """Note how long a statement took that has returned so many rows."""
+        """Note how long a claim took that has returned so many rows."""
         self.taken += rows
+        if not self.in_use:
+            self.until = max(self.until, self.next_at(seconds, rows))
+
+    def next_at(self, seconds: float, rows: int) -> float:
+        """Return when to read from the start again, after it took so long; 0 for at once."""
         slow = seconds > self.SLOW + rows * self.SLOW_ROW
-        if slow and not self.in_use and self.taken >= self.MANY:
-            pause = min(max(self.LEAST, self.PART * seconds), self.MOST)
-            self.until = max(self.until, time.monotonic() + pause)
+        if not slow or self.taken < self.MANY:
+            return 0.0
+        return time.monotonic() + min(max(self.LEAST, self.PART * seconds), self.MOST)
+
+    def begin_look(self) -> float | None:
+        """Return when no timer was due, for a look at those since; None looks at all."""
+        if time.monotonic() >= self.timers_until:
+            self.timers_at = None
+        return self.timers_at
+
+    def looked(self, began: float, *, due: bool) -> None:
+        """Note a look at timers that began then, and whether one was due."""
+        if self.timers_at is None:
+            self.timers_until = self.next_at(time.monotonic() - began, 0)
+        if not due:
+            self.none_due(began)
+
+    def none_due(self, moment: float) -> None:
+        """Note that no timer was due then that is due no more."""
+        if time.monotonic() < self.timers_until:
+            self.timers_at = moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,13 @@ class OldSnapshotTests(TransactionTestCase):
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("SELECT txid_current()")
 
+    def take_many(self):
+        """Have many tickets of the lane taken whose leases ended a minute ago, and deleted."""
+        execute(FILL, TAKEN, self.first.lane)
+        for statement in TAKE:
+            execute(statement)
+        execute('ANALYZE "perfectqueue_ticket"')
+
     def claim(self, limit=1):
         request = store.values.ClaimRequest(
             queues=["default"],
@@ -74,35 +81,66 @@ class OldSnapshotTests(TransactionTestCase):
         )
         return store.finish_and_acquire((), request).leases
 
-    def look(self):
+    def take_alone(self):
+        return store.take_alone(
+            "default",
+            limit=1,
+            alive_time=LEASE,
+            holder=new_holder(),
+            using="default",
+            marks=self.marks,
+        )
+
+    def fire(self):
         store.upkeep.fire_due_timers(using="default", marks=self.marks)
+
+    def look(self):
+        return store.look(["default"], using="default", marks=self.marks)
 
     def pages(self, act):
         """Return how many pages it reads from the start, and then from the marks."""
         meters = []
-        self.marks.until = 0.0
+        self.marks.until = self.marks.timers_until = 0.0
         for _time in range(2):
             with transaction.atomic(), Meter().on() as meter:
                 act()
             meters.append(meter.pages)
+            self.assertEqual(len(self.claim()), 1)
         return meters
 
     def test_only_the_first_claim_and_look_read_what_was_taken(self):
-        execute(FILL, TAKEN, self.first.lane)
-        for statement in TAKE:
-            execute(statement)
-        execute('ANALYZE "perfectqueue_ticket"')
-        submit_many(4, now=None)
-        for act in (self.claim, self.look):
-            many, few = self.pages(act)
-            self.assertGreater(many, 10 * PAGES)
-            self.assertLessEqual(few, PAGES)
+        """What was taken is of the lane of what waits, and its leases ended a minute ago."""
+        self.take_many()
+        submit_many(16, now=None)
+        for act in (self.claim, self.fire, self.look, self.take_alone):
+            with self.subTest(act.__name__):
+                many, few = self.pages(act)
+                self.assertGreater(many, 10 * PAGES)
+                self.assertLessEqual(few, PAGES)
+
+    def test_a_claim_that_gets_too_little_reads_no_more(self):
+        self.take_many()
+        submit_many(3, now=None)
+        self.claim()
+        with transaction.atomic(), Meter().on() as meter:
+            self.assertEqual(len(self.claim(10)), 2)
+        self.assertLessEqual(meter.pages, PAGES)
+
+    def test_a_claim_that_fires_timers_begins_at_the_marks(self):
+        self.take_many()
+        submit_many(3, now=None)
+        self.claim()
+        submit("scheduled", run_at=timezone.now(), now=None)
+        with transaction.atomic(), Meter().on() as meter:
+            self.assertIn("scheduled", [lease.key for lease in self.claim(10)])
+        self.assertLessEqual(meter.pages, 2 * PAGES)
 
     def test_a_look_from_the_marks_finds_what_has_come_due_since(self):
-        self.look()
+        self.fire()
         submit("scheduled", run_at=timezone.now(), now=None)
-        self.look()
-        self.assertTrue(self.marks.in_use)
+        self.assertTrue(self.look().due)
+        self.fire()
+        self.assertIsNotNone(self.marks.timers_at)
         self.assertTrue(Ticket.objects.filter(state=0, task__key="scheduled").exists())
 
     def test_what_stands_before_the_marks_is_taken_from_the_start(self):
@@ -110,7 +148,8 @@ class OldSnapshotTests(TransactionTestCase):
         self.claim()
         elsewhere(lambda: submit("urgent", priority=1, now=None))
         self.assertNotEqual(self.claim()[0].key, "urgent")
-        self.assertIn("urgent", [lease.key for lease in self.claim(10)])
+        self.assertEqual(len(self.claim(10)), 2)
+        self.assertEqual([lease.key for lease in self.claim()], ["urgent"])
         self.assertEqual(self.claim(), [])
 
     def test_a_claim_that_finds_nothing_behind_them_begins_at_the_start(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,9 +33,16 @@ from ..limits.holds import NEXT
 from ..limits.meters import allowances
 from ..notify.ring import will_wake
 from ..tasks.close import close, finish
-from ..upkeep.timers import fire_timers, wake_all_forgotten_lanes, wake_forgotten_lanes_if_due
-from ..values import ClaimRequest, Completion, Costs, Lease
+from ..upkeep.timers import (
+    fire_timers,
+    note_look,
+    since,
+    wake_all_forgotten_lanes,
+    wake_forgotten_lanes_if_due,
+)
+from ..values import ClaimRequest, Completion, Costs, Lease, Watermarks
 from .lanes import OF_COSTS, Lanes
+from .sql.only_lane import from_mark
 from .tickets import Tickets, past_unreadable
 
 ROUNDS = 5
@@ -127,14 +135,15 @@ def finish_and_acquire(
 
 def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:
     """Clear away what has kept a claim from taking anything; return whether to claim again."""
-    if request.marks.in_use:
-        request.marks.until = 0.0
+    marks, using, now = request.marks, request.using, request.now
+    if result.timers_due and fire_timers(marks, using=using, now=now):
         return True
-    if result.timers_due and fire_timers(using=request.using, now=request.now):
+    if marks.in_use and not result.stopped:
+        marks.until = 0.0
         return True
     if result.stopped or (result.contended and repeats < REPEATS):
         return True
-    return wake_forgotten_lanes_if_due(using=request.using) > 0
+    return wake_forgotten_lanes_if_due(using=using) > 0
 
 
 @retry_remembering_commits
@@ -254,7 +263,7 @@ def result_of(
 LOOK = """
 SELECT {now}, (
     SELECT "timer_at" FROM "perfectqueue_ticket"
-    WHERE "timer_at" IS NOT NULL ORDER BY "timer_at" LIMIT 1
+    WHERE "timer_at" IS NOT NULL{since} ORDER BY "timer_at" LIMIT 1
 ), (
     SELECT "due_at" FROM "perfectqueue_schedule"
     WHERE "due_at" IS NOT NULL ORDER BY "due_at" LIMIT 1
@@ -265,7 +274,7 @@ SELECT {now}, (
     ) AS "lane"
     WHERE "has_open" OR EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_lane}
+        WHERE "ticket"."state" = 0 AND {in_lane}{from_mark}
     )
 ), EXISTS (
     SELECT 1 FROM "perfectqueue_account"
@@ -297,23 +306,28 @@ def look(
     using: str,
     now: datetime | None = None,
     costs: Costs | None = None,
+    marks: Watermarks | None = None,
 ) -> Outlook:
     """
     Return whether something is due in these queues, in one statement that locks nothing; with
     ``costs`` of users whose tasks are expected to take between so many seconds.
 
-    So many open lanes that not all can be probed count as something.
+    So many open lanes that not all can be probed count as something. ``marks`` are those of
+    earlier looks.
     """
+    marks = marks or Watermarks()
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     above, below = costs or (0.0, 0.0)
     with reading(using) as db:
         statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
-        statement = statement.replace("{opens_at}", opens_at)
+        statement = statement.replace("{opens_at}", opens_at).replace("{since}", since(db, marks))
+        statement = statement.replace("{from_mark}", from_mark(marks, '"lane"."id"'))
         if costs is not None:
             statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
         values = {**names, "most": LANES_PROBED, "above": above, "below": below}
+        began = time.monotonic()
         row = db.execute(statement, values, now=now).fetchone()
     moment, timer, tick, waiting, many, *opens = row
 
@@ -323,6 +337,7 @@ def look(
         return min(waits, default=None)
 
     soonest, next_tick = seconds_until(timer, *opens), seconds_until(tick)
+    note_look(db, marks, began, due=(seconds_until(timer) or 0.0) < 0.0)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
     return Outlook(due, min(ahead, default=None), next_tick)

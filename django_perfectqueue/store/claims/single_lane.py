@@ -25,6 +25,7 @@ def take_alone(
     holder: int,
     using: str,
     now: datetime | None = None,
+    marks: Watermarks | None = None,
 ) -> list[Lease]:
     """
     Take up to ``limit`` due tasks where a single lane is open, it has no cap, there are no
@@ -33,10 +34,10 @@ def take_alone(
     For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
     were taken when the answer was lost, as acquire() does by itself. What loses against another
-    transaction takes nothing.
+    transaction takes nothing. ``marks`` are those of earlier claims.
     """
     dialect = dialect_of(using)
-    taker = Claimant(holder, new_token(), alive_time, now, Watermarks())
+    taker = Claimant(holder, new_token(), alive_time, now, marks or Watermarks())
     try:
         leases = claim(queue, limit, taker, using=using)
     except Exception as error:

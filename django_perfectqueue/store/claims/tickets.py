@@ -54,7 +54,9 @@ class Tickets:
             lines = by_lane(self.claim(wants, limit))
             if not alone:
                 for lane in short(wants, lines, limit):
-                    self.accounts.found_short(lane)
+                    # Whether it is empty is read from its start, so not before it gave nothing.
+                    if not (self.request.marks.in_use and lines.get(lane)):
+                        self.accounts.found_short(lane)
             return self.in_order(picks, lines)
 
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:

@@ -27,8 +27,9 @@ from ..values import Watermarks
 BATCH = 500
 MOST = 4 * BATCH
 
-# In seconds, how far the clocks of host and server may move apart between looks.
-CLOCKS_DIFFER = 0.1
+# In seconds, how late the commit of a timer may be that was due before a look; the clocks of host
+# and server may move apart between looks, too.
+LATE_COMMIT = 0.5
 
 ANY_DUE = """
 SELECT (
@@ -40,7 +41,7 @@ SELECT (
 """
 DUE = """
 SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
-WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT %(limit)s
+WHERE "timer_at" <= {now}{since} ORDER BY "timer_at" LIMIT %(limit)s
 """
 READMIT = """
 UPDATE "perfectqueue_ticket"{hint} SET "state" = 0, "timer_at" = NULL
@@ -74,18 +75,21 @@ def fire_due_timers(
     Do so much of it and no more; return whether some is left. Costs two index look-ups in
     one statement when nothing is due. ``marks`` are those of earlier looks.
     """
-    timers, ticks = are_due(marks or Watermarks(), using=using, now=now)
-    left = timers and fire_timers(using=using, now=now) == MOST
+    marks = marks or Watermarks()
+    timers, ticks = are_due(marks, using=using, now=now)
+    left = timers and fire_timers(marks, using=using, now=now) == MOST
     return (ticks and fire_schedules(using=using, now=now)) or left
 
 
-def fire_timers(*, using: str, now: datetime | None) -> int:
+def fire_timers(marks: Watermarks, *, using: str, now: datetime | None) -> int:
     """Do the same where something is known to be due; return how many tasks were moved."""
-    fired = 0
+    fired, began = 0, time.monotonic()
     while fired < MOST:
-        some = fire_batch(using=using, now=now)
+        some = fire_batch(marks, using=using, now=now)
         fired += some
         if some < BATCH:
+            # What others have locked they fire.
+            marks.none_due(began)
             break
     if fired:
         # Others may have looked while these were locked here, and gone to rest.
@@ -97,7 +101,6 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
 def are_due(marks: Watermarks, *, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
     with reading(using) as db:
-        marks.begin()
         began = time.monotonic()
         statement = ANY_DUE.replace("{since}", since(db, marks))
         timers, ticks = db.execute(statement, now=now).fetchone()
@@ -107,28 +110,25 @@ def are_due(marks: Watermarks, *, using: str, now: datetime | None) -> tuple[boo
 
 def since(db: Session, marks: Watermarks) -> str:
     """Return the condition of timers that have come due since a look has found none."""
-    if marks.timers_at is None or not marks.in_use:
+    if (none_at := marks.begin_look()) is None:
         return ""
-    ago = time.monotonic() - marks.timers_at + CLOCKS_DIFFER
+    ago = time.monotonic() - none_at + LATE_COMMIT
     return f' AND "timer_at" >= {db.dialect.later(f"-{ago:.6f}")}'
 
 
 def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> None:
     """Note whether a look that began then, by the monotonic clock, has found a timer due."""
-    if not db.dialect.keeps_dead_entries:
-        return
-    marks.was_read(time.monotonic() - began, 0)
-    if not (marks.in_use or due):
-        marks.timers_at = began
+    if db.dialect.keeps_dead_entries:
+        marks.looked(began, due=due)
 
 
 @retry_transaction
-def fire_batch(*, using: str, now: datetime | None) -> int:
+def fire_batch(marks: Watermarks, *, using: str, now: datetime | None) -> int:
     lasting = is_callers(connections[using])
     with in_transaction(using) as db:
         statement = DUE.replace(
             "{asynchronous_commit}", "" if lasting else db.dialect.asynchronous_commit
-        )
+        ).replace("{since}", since(db, marks))
         # What others hold, they fire.
         statement += db.dialect.skip_clause
         rows = db.rows(statement, {"limit": BATCH}, now=now)

@@ -12,6 +12,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Account
 from django_perfectqueue.store.claims.acquire import comes_before, first_waiting
 from django_perfectqueue.store.notify.datagrams import AT_REST
+from django_perfectqueue.store.values import Watermarks
 
 from ..plan import Plan
 from ..shared.status import Wakeups
@@ -56,6 +57,7 @@ class Listener(HelperProcess):
         self.tick_at = 0.0
         self.known_at = self.heard_at = self.unheard_until = 0.0
         self.may_be_unheard = False
+        self.marks = Watermarks(taken=Watermarks.MANY)
 
     def work(self) -> None:
         if self.plan.options.NOTIFY:
@@ -152,7 +154,8 @@ class Listener(HelperProcess):
         if not is_free or costs is not None:
             self.rank()
         if is_free or time.monotonic() >= self.tick_at:
-            outlook = store.look(self.plan.queues, using=self.plan.using, costs=costs)
+            plan = self.plan
+            outlook = store.look(plan.queues, using=plan.using, costs=costs, marks=self.marks)
             if is_free:
                 wait = self.wake_for(outlook, is_kept=costs is not None)
                 if costs is not None and self.wakeups.may_yield(time.monotonic()):

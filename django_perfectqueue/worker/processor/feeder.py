@@ -273,7 +273,8 @@ class Feeder:
         return False
 
     def look(self) -> store.Outlook:
-        return store.look(self.plan.queues, using=self.plan.using, costs=self.costs())
+        plan = self.plan
+        return store.look(plan.queues, using=plan.using, costs=self.costs(), marks=self.marks)
 
     def costs(self) -> Costs | None:
         """Return what the tasks must be expected to cost that it is kept for, if it is."""
@@ -291,6 +292,7 @@ class Feeder:
             alive_time=self.options.ALIVE_TIME,
             holder=self.resources.holder,
             using=self.plan.using,
+            marks=self.marks,
         )
 
     def take_in_order(self, limit: int) -> list[store.Lease]:

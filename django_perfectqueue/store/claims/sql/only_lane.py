@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
 from ...leases import ClaimedRow, in_line, named
+from ...values import START, Watermarks
 
 ONLY_LANE = """(
     SELECT "id" FROM (
@@ -26,7 +27,28 @@ ONLY_LANE = """(
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
         AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
 )"""
+FROM_MARK = """
+AND ("rank", "run_at", "task_id") >= (
+    CASE WHEN {{lane}} = {id} THEN {rank} ELSE {start_rank} END,
+    to_timestamp(CASE WHEN {{lane}} = {id} THEN {time!r}::float8 ELSE '-infinity' END),
+    CASE WHEN {{lane}} = {id} THEN {ticket} ELSE {start_ticket} END
+)
+"""
 LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
+
+
+def from_mark(marks: Watermarks, lane: str) -> str:
+    """
+    Return the condition of tickets that stand behind the mark, where there is a single one and
+    the ``lane`` has it.
+    """
+    if (only := marks.only()) is None:
+        return ""
+    id_, (rank, time, ticket) = only
+    bound = FROM_MARK.format(
+        id=id_, rank=rank, time=time, ticket=ticket, start_rank=START[0], start_ticket=START[2]
+    )
+    return bound.replace("{lane}", lane)
 
 
 def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, UserLanes]]:

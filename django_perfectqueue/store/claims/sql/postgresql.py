@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 
@@ -13,8 +12,9 @@ from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, in_line, named
-from ...values import Mark
-from .only_lane import LANE, with_lanes
+from ...upkeep.timers import since
+from ...values import START, Mark, Watermarks
+from .only_lane import LANE, from_mark, with_lanes
 
 # Within what Python has: a time that is none holds up nobody.
 EPOCH = """EXTRACT(EPOCH FROM GREATEST(
@@ -25,8 +25,6 @@ RUN_AT = EPOCH.format('"ticket"."run_at"')
 
 # Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time.
 aware = partial(datetime.fromtimestamp, tz=timezone.utc)
-
-START: Mark = (-(2**31), float("-inf"), 0)
 
 CLAIM = f"""
 WITH "want" AS (
@@ -66,7 +64,7 @@ WITH "ready" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
     WHERE "max_running" IS NULL AND NOT "has_open" AND (SELECT count(*) FROM "ready") = 1
         AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}{{since}}
             ORDER BY "timer_at" LIMIT 1
         ) IS NULL
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
@@ -80,7 +78,7 @@ WITH "ready" AS (
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){{from_mark}}
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ))
@@ -103,15 +101,15 @@ SELECT "taken".*, {LANE} FROM "taken", "only"
 def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
     marks, began = taker.marks, time.monotonic()
     rows = claim_from(db, wants, limit, taker, marks.lanes if marks.in_use else {})
+    note(marks, rows, began)
+    return rows
+
+
+def note(marks: Watermarks, rows: Sequence[ClaimedRow], began: float) -> None:
+    """Note up to where tickets were taken by a statement that began then."""
     marks.was_read(time.monotonic() - began, len(rows))
-    if marks.in_use and len(rows) < min(limit, sum(wants.values())):
-        # A holder that gets too little may rest: nothing that waits may stay unseen then.
-        got = Counter([row.lane for row in rows])
-        rest = {lane: count - got[lane] for lane, count in wants.items() if count > got[lane]}
-        rows += claim_from(db, rest, limit - len(rows), taker, {})
     if marks.until > began:
         marks.lanes.update((row.lane, in_line(row)) for row in sorted(rows, key=in_line))
-    return rows
 
 
 def claim_from(
@@ -133,7 +131,15 @@ def claim_from(
 def claim_alone(
     db: Session, queue: str, limit: int, taker: Claimant
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    return with_lanes(run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker))
+    marks, began = taker.marks, time.monotonic()
+    marks.begin()
+    statement = CLAIM_ALONE.replace("{since}", since(db, marks))
+    statement = statement.replace("{from_mark}", from_mark(marks, '(SELECT "id" FROM "only")'))
+    claimed = with_lanes(run(db, statement, {"queue": queue, "limit": limit}, taker))
+    note(marks, [row for row, _lane in claimed], began)
+    if claimed:
+        marks.looked(began, due=False)
+    return claimed
 
 
 def run(db: Session, sql: str, values: Mapping[str, object], taker: Claimant) -> list[Row]:

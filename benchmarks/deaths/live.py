@@ -1,6 +1,6 @@
 """
 Thousands of processors that die in every way, on one database, in a process of its own:
-``python -m benchmarks.soak.deaths JOB RESULT``.
+``python -m benchmarks.deaths.live JOB RESULT``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from benchmarks.environment import Live, Workers
 from benchmarks.peers.perfectqueue import Load
 from benchmarks.recorder import Reader
 from tests.databases.lifetime import children
-
-from .live import files, threads
 
 CAUSES = {
     "kill": 30,
@@ -163,8 +161,8 @@ class Deaths(Live):
         return {
             "deaths": float(self.deaths()),
             "processes": float(len(processes.family(self.workers.pids))),
-            "files": float(files(self.supervisor)),
-            "threads": float(threads(self.supervisor)),
+            "files": float(processes.files(self.supervisor)),
+            "threads": float(processes.threads(self.supervisor)),
             "memory_kib": own_memory(self.supervisor),
             "folder": float(len(list(self.load.folder.rglob("*")))),
         }

@@ -1,0 +1,82 @@
+"""The command line: python -m benchmarks.sustained."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, failures, from_on, run, say
+from benchmarks.fairness.charts import MISSING
+
+from .picture import drawn
+from .report import growing, reaches, report, trends
+
+INTERVALS = 30
+RETENTION_MOST = 60.0
+
+
+class Sustained(RunCommand):
+    child = "live"
+    name = "sustained"
+    about = (
+        "Submit, run and purge as much as a worker can, in the middle third beside an open\n"
+        "snapshot, and see whether the rate holds and anything grows."
+    )
+    epilog = EPILOG + "It ends with 1 when something grows, or a ratio is missed."
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        option("--minutes", type=from_on(0.5, "minutes"), default=60.0, help="for how long; 60")
+        option("--processors", type=count, default=2, help="2")
+        option("--seed", type=int, default=1, help="what comes is drawn by this; 1")
+        option("--into", type=Path, metavar="FOLDER", help="draw a picture of each run there")
+
+    def terms(self, options: argparse.Namespace, database: str) -> Record:
+        """A minute is an interval, or less where there would be too few."""
+        seconds = options.minutes * 60
+        intervals = max(INTERVALS, round(options.minutes / 3) * 3)
+        return {
+            **{name: getattr(options, name) for name in ("minutes", "processors", "seed")},
+            "intervals": intervals,
+            "seconds": seconds / intervals,
+            "retention": min(RETENTION_MOST, seconds / 12),
+            "samples": str(options.output.with_suffix(f".{database}.samples").absolute()),
+        }
+
+    def patience(self, terms: Record) -> float:
+        return float(terms["minutes"] * 60 + SPARE)
+
+    def summary(self, record: Record) -> str:
+        return f"missed: {', '.join(missed(record)) or 'nothing'}"
+
+    def is_bad(self, record: Record) -> bool:
+        return "error" in record or bool(missed(record))
+
+    def report(self, records: Sequence[Record]) -> str:
+        tables = [report(record) for record in records if "samples" in record]
+        return "\n\n".join([*tables, *failures(records)])
+
+    def hand_over(self, options: argparse.Namespace, records: Sequence[Record]) -> None:
+        super().hand_over(options, records)
+        if options.into:
+            options.into.mkdir(parents=True, exist_ok=True)
+            try:
+                for record in records:
+                    if "samples" in record:
+                        drawn(record, options.into / f"{record['database']}.svg")
+            except ImportError:
+                say(MISSING)
+
+
+def missed(record: Record) -> list[str]:
+    """Return the ratios that a run has missed, and what grew."""
+    samples = record["samples"]
+    return [
+        *(reach.name for reach in reaches(samples) if reach.is_missed),
+        *(f"{name} grows" for name in growing(trends(samples))),
+    ]
+
+
+if __name__ == "__main__":
+    run(Sustained())

@@ -1,0 +1,209 @@
+"""
+One run on one database, in a process of its own:
+``python -m benchmarks.sustained.live JOB RESULT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import probe, processes
+from benchmarks.database import Link, Target, connect
+from benchmarks.environment import Live
+from benchmarks.measures.drain import snapshot
+from benchmarks.measures.latency import LONGEST, SHORTEST, percentile
+from benchmarks.peers.perfectqueue import Load
+
+from .load import portions
+from .report import is_pinned
+
+PORTION = 500
+BACKLOG = 5_000
+BUSY = 0.8
+"""The part of each interval in which there is work; in the rest tasks come one by one."""
+STEP = 0.005
+LOOK_EVERY = 0.25
+LONE = 1_000_000_000
+
+TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
+CONNECTIONS = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT count(*) FROM information_schema.processlist"
+    " WHERE db = database() AND id <> connection_id()",
+}
+SIZES = {
+    "postgresql": "SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid))"
+    " FROM pg_stat_user_tables",
+    "mariadb": "SELECT sum(data_length), sum(index_length) FROM information_schema.tables"
+    " WHERE table_schema = database()",
+}
+DEAD = {
+    "postgresql": "SELECT sum(n_dead_tup) FROM pg_stat_user_tables",
+    "mariadb": "SELECT count FROM information_schema.innodb_metrics"
+    " WHERE name = 'trx_rseg_history_len'",
+}
+# Statements that only a janitor runs, while it purges.
+JANITORS = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND (
+    query LIKE 'DELETE FROM "perfectqueue_task"%'
+    OR query LIKE '%"perfectqueue_batchmember" AS "member"%'
+    OR query LIKE '%"ended_at" <= %ORDER BY "id"%'
+)
+"""
+
+
+class Sustained(Load):
+    """A retention that lets the tables become steady soon."""
+
+    dispatch = "benchmarks.workers.perfectqueue.SustainedDispatch"
+
+    def __init__(self, target: Target, job: Any, folder: Path) -> None:
+        super().__init__(target, job, folder)
+        keep = job.retention
+        self.options = {"RETENTION": {"*": keep, "failed": keep}, "USAGE_TIME": keep}
+        self.constants = {"PURGE_INTERVAL": keep / 6}
+
+
+class Run(Live):
+    """``samples`` of the job is a file, so that a run that is cut short leaves what it saw."""
+
+    load_kind = Sustained
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        super().__init__(job, folder)
+        self.probe = self.environment.probe
+        self.coming = portions(PORTION, self.job.seed)
+        self.chance = random.Random(self.job.seed)
+        self.submitted = self.noted = self.lone = 0
+        self.janitors: set[int] = set()
+
+    def measured(self) -> dict[str, Any]:
+        """Work and rest so many times; return a sample of each, and what became of the tasks."""
+        job, environment = self.job, self.environment
+        environment.prepare(job.processors)
+        samples: list[dict[str, float]] = []
+        with (
+            contextlib.closing(connect(environment.target)) as self.link,
+            environment.workers(job.processors) as self.workers,
+            contextlib.ExitStack() as pin,
+        ):
+            self.send_lone()
+            began = time.monotonic()
+            for number in range(job.intervals):
+                if not is_pinned(number, job.intervals):
+                    pin.close()
+                elif not is_pinned(number - 1, job.intervals):
+                    pin.enter_context(snapshot(environment.target))
+                samples.append({"at": time.monotonic() - began, **self.interval()})
+                with open(job.samples, "a") as file:
+                    print(json.dumps(samples[-1]), file=file)
+            self.wait(lambda: not self.load.pending(), "The end of all tasks")
+        return {"samples": samples, "submitted": self.submitted}
+
+    def interval(self) -> dict[str, float]:
+        """Work for most of an interval, then submit single tasks until its end."""
+        began = look = time.monotonic()
+        before = self.probe.count()
+        while (now := time.monotonic()) < began + self.job.seconds * BUSY:
+            self.feed()
+            if now >= look:
+                look = now + LOOK_EVERY
+                self.look_for_janitors()
+        found = {
+            "rate": (self.probe.count() - before) / (now - began),
+            **self.resources(),
+        }
+        self.wait(lambda: self.probe.count() >= self.noted, "The last of the tasks")
+        waits = [self.send_lone()]
+        while time.monotonic() < began + self.job.seconds:
+            time.sleep(self.chance.uniform(SHORTEST, LONGEST))
+            waits.append(self.send_lone())
+        # Every task that is noted has begun, so no record is lost.
+        os.truncate(self.probe.path, 0)
+        self.noted = 0
+        return {**found, "wait": percentile(sorted(waits), 50), "waits": float(len(waits))}
+
+    def feed(self) -> None:
+        """Submit the next tasks, unless so many wait that no processor will lack one."""
+        self.environment.require(self.workers)
+        if self.noted - self.probe.count() > BACKLOG:
+            time.sleep(STEP)
+            return
+        portion = next(self.coming)
+        self.load.queue.submit_many(portion.tasks)
+        for key in portion.cancelled:
+            self.load.queue[key].cancel_request()
+        self.submitted += len(portion.tasks)
+        self.noted += portion.noted
+
+    def send_lone(self) -> float:
+        """Submit a task while nothing else waits; return the milliseconds until it began."""
+        self.lone += 1
+        index, before = LONE + self.lone, self.probe.count()
+        sent = time.monotonic_ns()
+        self.load.queue.submit(f"lone-{index}", "nothing", {"i": index}, user="lone")
+        self.noted += 1
+
+        def begun() -> list[int]:
+            self.environment.require(self.workers)
+            with self.probe.path.open("rb") as file:
+                file.seek(before * probe.RECORD.size)
+                data = file.read()
+            starts = map(probe.Start._make, probe.RECORD.iter_unpack(data))
+            return [start.at for start in starts if start.task == index]
+
+        self.wait(lambda: bool(begun()), "A lone task")
+        [at] = begun()
+        return (at - sent) / 1e6
+
+    def look_for_janitors(self) -> None:
+        """Note the server's processes of connections that purge; only PostgreSQL has such."""
+        if self.link.kind == "postgresql":
+            self.janitors.update(pid for (pid,) in self.link.run(JANITORS))
+
+    def resources(self) -> dict[str, float]:
+        """Return what is used, and how many rows there are, by name."""
+        link, pids = self.link, self.workers.pids
+        family = processes.family(pids)
+        data, indexes, dead = sizes(self.environment.target, link)
+        found = {
+            "processes": float(len(family)),
+            "memory_mib": processes.memory(pids),
+            "files": float(sum(map(processes.files, family))),
+            "threads": float(sum(map(processes.threads, family))),
+            "data_mib": data / 2**20,
+            "indexes_mib": indexes / 2**20,
+            "dead": dead,
+        }
+        if link.kind in CONNECTIONS:
+            found["connections"] = float(link.value(CONNECTIONS[link.kind]))
+            found["server"] = self.environment.server_time()
+        if self.janitors:
+            found["purge"] = processes.processor_time(self.janitors)
+        for table in TABLES:
+            found[f"rows_{table}"] = float(link.value(f"SELECT count(*) FROM perfectqueue_{table}"))
+        return found
+
+
+def sizes(target: Target, link: Link) -> tuple[float, float, float]:
+    """
+    Return the bytes of tables and of indexes, and what the database keeps of changed rows:
+    dead rows, InnoDB's undo logs, or the MiB of SQLite's WAL, in whose file both are one.
+    """
+    if target.kind in SIZES:
+        [(data, indexes)] = link.run(SIZES[target.kind])
+        return float(data), float(indexes), float(link.value(DEAD[target.kind]))
+    file, log = Path(target.name), Path(f"{target.name}-wal")
+    return float(file.stat().st_size), 0.0, log.stat().st_size / 2**20
+
+
+if __name__ == "__main__":
+    Run.answer()

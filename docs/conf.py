@@ -31,12 +31,14 @@ try:
 except metadata.PackageNotFoundError:
     release = ""
 
-extensions = ["myst_parser", "reference", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["llms", "myst_parser", "reference", "sphinx.ext.autodoc", "sphinx_copybutton"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = project
+html_baseurl = "https://django-perfectqueue.readthedocs.io/en/latest/"
+html_extra_path = ["../django_perfectqueue/AGENTS.md"]
 exclude_patterns = ["_build"]
 nitpicky = True
 smartquotes = False

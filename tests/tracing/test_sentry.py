@@ -10,6 +10,7 @@ from django.test import override_settings, tag
 
 try:
     import sentry_sdk
+    import sentry_sdk.crons
     from sentry_sdk.transport import Transport
 except ImportError:
     raise SkipTest("sentry-sdk is not installed.") from None
@@ -30,9 +31,10 @@ TYPES = ("process", "thread", "async")
 class Memory(Transport):
     def __init__(self, options=None):
         super().__init__(options)
-        self.events = []
+        self.events, self.items = [], []
 
     def capture_envelope(self, envelope):
+        self.items += [(item.type, item.payload.json or {}) for item in envelope.items]
         if event := envelope.get_event():
             self.events.append(event)
 
@@ -58,6 +60,24 @@ async def afail(task):
     fail(task)
 
 
+@sentry_sdk.crons.monitor(monitor_slug="nightly")
+def nightly(task):
+    if task.data:
+        fail(task)
+
+
+class Transaction:
+    """The middleware of the page on integrations."""
+
+    def around_perform(self, handler, perform):
+        with sentry_sdk.start_transaction(op="queue.process", name=handler.task.type):
+            return perform()
+
+    async def aaround_perform(self, handler, perform):
+        with sentry_sdk.start_transaction(op="queue.process", name=handler.task.type):
+            return await perform()
+
+
 @tag("any-database")
 class SentryTests(ConcurrentTestCase):
     def setUp(self):
@@ -67,6 +87,7 @@ class SentryTests(ConcurrentTestCase):
             transport=self.transport,
             integrations=[PerfectQueueIntegration()],
             auto_enabling_integrations=False,
+            traces_sample_rate=1.0,
         )
         self.addCleanup(sentry_sdk.init)
         self.addCleanup(setattr, running, "begin", running.running.set)
@@ -127,3 +148,26 @@ class SentryTests(ConcurrentTestCase):
                 self.work(self.processor(type_, routes))
                 [event] = self.transport.events
                 self.assertEqual(event["transaction"], "tests.backend.jobs.boom")
+
+    @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1, "MIDDLEWARE": [f"{__name__}.Transaction"]})
+    def test_check_ins_and_transactions_say_how_each_ended(self):
+        routes = {"nightly": nightly, "agreet": agreet, "afail": afail}
+        for type_ in TYPES:
+            with self.subTest(type_):
+                self.transport.items.clear()
+                Queue().clear()
+                for key, word in (("a", "nightly"), ("b", "agreet"), ("c", "afail")):
+                    Queue().submit(key, word)
+                Queue().submit("d", "nightly", 1)
+                self.work(self.processor(type_, routes))
+
+                items = self.transport.items
+                check_ins = sorted(one["status"] for kind, one in items if kind == "check_in")
+                self.assertEqual(check_ins, ["error", "in_progress", "in_progress", "ok"])
+                ended = {
+                    one["contexts"]["perfectqueue"]["key"]: one["contexts"]["trace"].get("status")
+                    for kind, one in items
+                    if kind == "transaction"
+                }
+                failed = {key for key, status in ended.items() if status == "internal_error"}
+                self.assertEqual((sorted(ended), failed), (["a", "b", "c", "d"], {"c", "d"}))

@@ -36,7 +36,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes.wake import event_rounds, rounds
 from django_perfectqueue.store.tasks import settle, steps
 from django_perfectqueue.store.tasks.close import Loss
-from django_perfectqueue.store.upkeep.timers import fire_due_timers, wake_forgotten_lanes
+from django_perfectqueue.store.schedules import fire_due_timers
+from django_perfectqueue.store.upkeep.timers import wake_forgotten_lanes
 from django_perfectqueue.test import drain, eager
 
 from ..factories import elsewhere

@@ -75,7 +75,7 @@ class OldSnapshotTests(TransactionTestCase):
         return store.finish_and_acquire((), request).leases
 
     def look(self):
-        store.upkeep.fire_due_timers(using="default", marks=self.marks)
+        store.schedules.fire_due_timers(using="default", marks=self.marks)
 
     def pages(self, act):
         """Return how many pages it reads from the start, and then from the marks."""

@@ -131,7 +131,7 @@ class StepTests(TransactionTestCase):
         lease = running("k1")
         self.reported()
         acquire(0, now=after(61))
-        store.upkeep.fire_due_timers(using="default", now=after(61))
+        store.schedules.fire_due_timers(using="default", now=after(61))
         self.assertEqual(self.reported(), [("lost", "k1")])
 
         [lease] = acquire(now=after(61))
@@ -239,7 +239,7 @@ class CostTests(TransactionTestCase):
             submit(f"b{number}", expires_at=5)
             acquire(now=after(6))
             acquire(now=after(7))
-            store.upkeep.fire_due_timers(using="default", now=after(100))
+            store.schedules.fire_due_timers(using="default", now=after(100))
             Queue()[f"a{number}"].cancel_request(now=after(101))
         return len(queries)
 

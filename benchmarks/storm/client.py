@@ -404,7 +404,7 @@ class Client(Acting):
         )
         acts: dict[str, Callable[[], Any]] = {
             "purge": self.purge,
-            "alarms": lambda: store.upkeep.fire_due_timers(using="default"),
+            "alarms": lambda: store.schedules.fire_due_timers(using="default"),
             "wake_forgotten_lanes": lambda: (
                 store.records.follow(using="default"),
                 store.upkeep.wake_forgotten_lanes(using="default"),

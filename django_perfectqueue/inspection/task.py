@@ -89,12 +89,17 @@ def of_attempts(task: models.Task) -> tuple[int | None, str]:
     try:
         context: Any = decode(task.context) if task.context else {}
         most, kept = (context.get(name) for name in OF_ATTEMPTS)
-        if kept is None:
-            return most, ""
-        name, values = kept
-        return most, f"{name}({', '.join(f'{key}={value}' for key, value in values.items())})"
+        return most, waits_in_words(kept)
     except (PayloadError, AttributeError, TypeError, ValueError):
         return None, ""
+
+
+def waits_in_words(kept: Any) -> str:
+    """Return a backoff as it is stored in words."""
+    if kept is None:
+        return ""
+    name, values = kept
+    return f"{name}({', '.join(f'{key}={value}' for key, value in values.items())})"
 
 
 def ticket_of(task: models.Task) -> models.Ticket | None:

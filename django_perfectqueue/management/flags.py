@@ -287,6 +287,7 @@ PAUSE = "--unpause-at --note"
 # The terms of a schedule.
 TERMS = (
     "--cron --every --timezone --user --queue --priority --limit --time-limit --expires-after"
+    " --tag --sequence --max-attempts --backoff"
     " --starts-at --ends-at --remaining --delay --jitter --overlap --catch-up --deadline"
     " --pause-after"
 )

@@ -832,6 +832,12 @@ class Migration(migrations.Migration):
                 ),
                 ("context", models.TextField(editable=False, null=True, verbose_name="context")),
                 (
+                    "options",
+                    models.JSONField(
+                        default=dict, editable=False, verbose_name="options of its tasks"
+                    ),
+                ),
+                (
                     "cron",
                     models.CharField(blank=True, default="", max_length=200, verbose_name="cron"),
                 ),
@@ -1737,6 +1743,7 @@ class Migration(migrations.Migration):
                     ("origin__in", ["row", "code", "gone"]),
                     ("time_limit__range", (0.0, 3155760000.0)),
                     ("expires_after__range", (0.0, 3155760000.0)),
+                    django_perfectqueue.models.fields.IsJson("options", kinds="'object', 'null'"),
                     ("every__range", (0.001, 3155760000.0)),
                     django_perfectqueue.models.fields.IsTime("starts_at"),
                     django_perfectqueue.models.fields.IsTime("ends_at"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db import models
 from django.db.models import Q
@@ -18,6 +19,20 @@ NAME_LENGTH = 200
 SPANS = ("time_limit", "expires_after", "delay", "jitter", "deadline")
 
 
+# What is said of its tasks and has no column of its own, and what it is where nothing is said.
+OPTIONS: dict[str, object] = {"tags": (), "sequence": "", "max_attempts": None, "backoff": None}
+
+
+def option(name: str) -> property:
+    """Return the attribute for one of these."""
+
+    def put(row: Schedule, value: Any) -> None:
+        others = {known: row.options[known] for known in row.options if known != name}
+        row.options = {**others, name: value} if value else others
+
+    return property(lambda row: row.options.get(name, OPTIONS[name]), put)
+
+
 @readable(every=(0.001, LONGEST), **dict.fromkeys(SPANS, SPAN))
 class Schedule(models.Model):
     """
@@ -29,6 +44,7 @@ class Schedule(models.Model):
     task has the key ``NAME@TICK``. All times are the server's, all spans are in seconds.
 
     ``context`` is JSON text: what its tasks take along of the surroundings of who stored it.
+    ``options`` has the tags, the sequence and what is said of the attempts of its tasks.
     ``declared_in`` is a digest of the declaration in code that the row was last made from.
     ``pending`` has the ticks that wait for the task before to end. ``failures`` counts tasks
     in a row that failed, and ``counted`` says whether the last one is in it.
@@ -81,6 +97,8 @@ class Schedule(models.Model):
     )
 
     context = models.TextField(_("context"), null=True, editable=False)  # noqa: DJ001
+    options = models.JSONField(_("options of its tasks"), default=dict, editable=False)
+    tags, sequence, max_attempts, backoff = map(option, OPTIONS)
 
     cron = models.CharField(_("cron"), max_length=200, blank=True, default="")
     every = models.FloatField(_("every"), null=True, blank=True, help_text=_("In seconds."))

@@ -386,8 +386,14 @@ class AcquiredTask(ReportingTask):
         Return what finish() would write.
 
         Raise InvalidResultError when the codec can't write the result, or it is larger than
-        MAX_RESULT_SIZE, or than what the server takes.
+        MAX_RESULT_SIZE, or than what the server takes; NotSupportedError when it has to wait or to
+        yield, and the handler has caught what says so.
         """
+        if self.parting is not None and not self.settled:
+            raise exceptions.NotSupportedError(
+                f"Task '{self.key}' can't finish: its handler has caught SuspendedError or"
+                " YieldedError. Let these pass: catch Exception, not BaseException."
+            )
         return store.Completion(
             lease=self.lease,
             result=None if result is None else encoded_result(result, using=self.lease.using),

@@ -16,12 +16,11 @@ from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, choice, nearest
 from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload import codecs, inputs
-from django_perfectqueue.payload.context import OF_ATTEMPTS
 from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.payload.limit_names import filled, of_type, of_types
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.notify.ring import notify_workers
-from django_perfectqueue.store.values import Moment
+from django_perfectqueue.store.values import IN_OTHERS, Moment, put_in_others
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -138,6 +137,13 @@ class TaskTerms(TypedDict, total=False):
     that apply to it. ``time_limit`` is for how long an attempt may run: a timedelta, seconds
     or a span such as ``"5m30s"``; None leaves it to the handler. ``context`` is what it takes
     along in place of what the setting CONTEXT captures, by the same names.
+
+    ``tags`` are up to 20 names of up to 64 characters by which it is found. The tasks of a
+    ``sequence``, a name of up to 50 characters, run one after the other, each once the one before
+    has finished. ``max_attempts``, 1 or more, is how many attempts may end in an error. ``backoff``
+    is the wait before the next one, a Fixed, Linear, Exponential or Steps, or several waits in
+    turn, as a list or a text such as ``"10s,1m"``. Both go before what the handler and the settings
+    say.
     """
 
     user: object
@@ -145,6 +151,10 @@ class TaskTerms(TypedDict, total=False):
     limits: Iterable[str]
     time_limit: Duration | None
     context: Mapping[str, object] | None
+    tags: Iterable[str]
+    sequence: str
+    max_attempts: int | None
+    backoff: Backoff | Duration | Sequence[Duration] | None
 
 
 class TaskOptions(TaskTerms, total=False):
@@ -157,13 +167,7 @@ class TaskOptions(TaskTerms, total=False):
 
     ``after`` are the tasks that must finish before: keys of this queue, tasks, results or ids.
     If one of them ends otherwise, this one with ``if_failed`` waits until that is put back and
-    finishes, is cancelled, or runs all the same. ``tags`` are up to 20 names of up to 64
-    characters by which it is found. The tasks of a ``sequence``, a name of up to 50 characters,
-    run one after the other, each once the one before has finished.
-
-    ``max_attempts``, 1 or more, is how many attempts may end in an error. ``backoff`` is the wait
-    before the next one, a Fixed, Linear, Exponential or Steps, or several waits in turn, as a
-    list or a text such as ``"10s,1m"``. Both go before what the handler and the settings say.
+    finishes, is cancelled, or runs all the same.
 
     Its key is taken as long as its row is there; with ``unique`` "waiting" until it starts, with
     "live" until it has ended, and no longer than ``unique_for`` after the submit. A later task of
@@ -180,20 +184,15 @@ class TaskOptions(TaskTerms, total=False):
     expires_at: When | None
     after: Iterable[Waited]
     if_failed: IfFailed
-    tags: Iterable[str]
     unique: Literal["waiting", "live"] | None
     unique_for: Duration | None
     unique_by: Iterable[str] | Literal[True] | None
-    sequence: str
-    max_attempts: int | None
-    backoff: Backoff | Duration | Sequence[Duration] | None
     debounce: Duration | None
     at_most: Duration | None
     leading: bool
 
 
 OF_KEYS = ("unique", "unique_for", "unique_by", "debounce", "at_most", "leading")
-IN_OTHERS = ("sequence", *OF_ATTEMPTS)
 TIMES = ("run_at", "expected_at", "expires_at")
 # What a task that is merged can't have.
 NOT_MERGED = (*TIMES, "after", "unique", "unique_for")
@@ -275,16 +274,6 @@ def submission_of(
         lane=lane,
         **given,
     )
-
-
-def put_in_others(given: dict[str, Any]) -> None:
-    """Replace the options that have no column: a sequence is a parent, attempts are context."""
-    if sequence := given.pop("sequence", None):
-        given["after"] = (*given.get("after", ()), store.Parent.sequence(sequence))
-        given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
-    if attempts := {name: given.pop(name) for name in OF_ATTEMPTS if name in given}:
-        beside = codecs.decode(given["context"]) if given["context"] else {}
-        given["context"] = inputs.carried({**beside, **attempts})
 
 
 def unique_key(key: str | None, type_: str, payload: str, given: dict[str, Any]) -> str | None:

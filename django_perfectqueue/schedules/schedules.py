@@ -40,7 +40,7 @@ def in_turn(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str,
     linked = [given[0]]
     for task in given[1:]:
         before = store.Parent(linked[-1].queue, linked[-1].key)
-        linked.append(task._replace(after=(before,), if_failed=IfFailed.RUN))
+        linked.append(task._replace(after=(*task.after, before), if_failed=IfFailed.RUN))
     return store.submit_linked(store.submit, linked, using=using)
 
 
@@ -231,7 +231,7 @@ class ScheduleHandle:
         ticks = schedules.without_tasks(row, ticks, using=self.using)
         if not dry_run and ticks:
             with self._changed(by, now, did="backfilled") as (row, moment):
-                submit = in_turn if overlap == "queue" else store.submit
+                submit = in_turn if overlap == "queue" else schedules.submit_terms
                 schedules.submit_ticks(row, ticks, moment, using=self.using, submit=submit)
         return ticks
 

@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 from django_perfectqueue.application import Dispatch, dispatch_at
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError, PayloadError
+from django_perfectqueue.exceptions import (
+    ConfigError,
+    InvalidScheduleError,
+    InvalidTaskError,
+    PayloadError,
+    UnknownTypeError,
+)
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, nearest, span, whole
 from django_perfectqueue.lib.durations import seconds_of
+from django_perfectqueue.lib.imports import what_and_where
 from django_perfectqueue.models import NAME_LENGTH, Schedule
+from django_perfectqueue.models.schedule import OPTIONS
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.context import provided
 from django_perfectqueue.payload.inputs import Duration, When
 from django_perfectqueue.payload.limit_names import checked_templates
 from django_perfectqueue.queue import TaskTerms
+from django_perfectqueue.queue.submission import CHECKS as OF_SUBMITS
 from django_perfectqueue.store.arithmetic.ticks import zone_of
 from django_perfectqueue.store.schedules import timing_of
 
@@ -140,6 +149,14 @@ def given(check: Check) -> Callable[[str, Any, datetime], Any]:
     return lambda name, value, now: check.require(name, value, InvalidScheduleError)
 
 
+def of_submit(name: str, value: Any, now: datetime) -> object:
+    """Return an option of its tasks that has no column, as it is stored; None is none."""
+    if not value and value != 0:
+        return None
+    found = OF_SUBMITS[name](value)
+    return list(found) if isinstance(found, tuple) else found
+
+
 def seconds(check: Check) -> Callable[[str, Duration | None, datetime], float | None]:
     """Return a check of a term that is stored in seconds."""
     return lambda name, value, now: (
@@ -157,6 +174,7 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "priority": lambda name, value, now: inputs.checked_priority(value),
     "limits": lambda name, value, now: ",".join(checked_templates(value)),
     "time_limit": SPAN,
+    **dict.fromkeys(OPTIONS, of_submit),
     "expires_after": SPAN,
     "starts_at": at,
     "ends_at": at,
@@ -233,7 +251,11 @@ def dispatch_here() -> type[Dispatch]:
 
 
 def signals_of(type_: str) -> Mapping[str, Any]:
-    """Return the signals that the handler of a type declares; none where it has none here."""
+    """
+    Return the signals that the handler of a type declares; none where there is no handler here.
+
+    Raise ConfigError where it, or the dispatch, can't be imported.
+    """
     try:
         if HAS_TASKS:
             from django_perfectqueue.backend import base, definition
@@ -241,9 +263,14 @@ def signals_of(type_: str) -> Mapping[str, Any]:
             if task := base.definition_of(type_):
                 return definition.option_of(task, "signals") or {}
         return dispatch_here().handler_for(type_).signals
-    except Exception:
-        # Handlers that can't be imported are a worker's to complain of.
+    except UnknownTypeError:
         return {}
+    except ConfigError:
+        raise
+    except Exception as error:
+        # Importing a module may raise anything.
+        what = what_and_where(error)
+        raise ConfigError(f"The handler of '{type_}' can't be imported: {what}") from error
 
 
 def known_types(*, using: str) -> Iterator[str]:

@@ -25,11 +25,13 @@ from .arithmetic.rate_limit import split
 from .arithmetic.ticks import SECOND, TickTiming, jitter_of
 from .database.dialects import dialect_of
 from .database.transaction import in_transaction, retry_transaction
+from .dependencies.submit import submit_linked
 from .limits.meters import lane_behind
 from .notify.ring import notify_workers
 from .tasks.steer import cancel_each
 from .tasks.submit import in_chunks, submit
-from .values import Submission, as_text
+from .upkeep.timers import MOST, are_due, fire_timers
+from .values import Submission, Watermarks, as_text, put_in_others
 
 # So many ticks of one schedule are submitted by one look, and so many may wait.
 MOST_AT_ONCE = 1_000
@@ -215,6 +217,21 @@ def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     return True
 
 
+def fire_due_timers(
+    *, using: str, now: datetime | None = None, marks: Watermarks | None = None
+) -> bool:
+    """
+    Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
+
+    Do so much of it and no more; return whether some is left. Costs two index look-ups in
+    one statement when nothing is due. ``marks`` are those of earlier looks.
+    """
+    marks = marks or Watermarks()
+    timers, ticks = are_due(marks, using=using, now=now)
+    left = timers and fire_timers(marks, using=using, now=now) == MOST
+    return (ticks and fire_schedules(using=using, now=now)) or left
+
+
 @retry_transaction
 def fire_some(*, using: str, now: datetime | None) -> bool:
     """Fire one batch; return whether more is due."""
@@ -282,7 +299,7 @@ def write(chosen: Sequence[tuple[Schedule, Decision]], *, using: str) -> None:
     ]
     stored: dict[tuple[str, str], int] = {}
     for some in in_chunks(submissions):
-        stored |= submit(some, using=using)
+        stored |= submit_terms(some, using=using)
     for row, decision in chosen:
         if decision.cancel and row.last_task_id:
             cancel_each([row.last_task_id], using=using)
@@ -298,16 +315,24 @@ def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> S
     """Return the task of one tick."""
     after, templates = row.expires_after, [*split(row.limits), *of_type(row.type)]
     names = checked_limits(filled(templates, partial(items_of, row.payload), row.user))
+    context = {**row.surroundings, SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}
+    given = {**row.options, "context": encoded(context, "The context")}
+    put_in_others(given)
     return Submission.like(
         row,
         key_of(row.name, tick),
         lane_behind(row.queue, row.type, row.user, names, using=using),
         limits=names,
         expires_at=None if after is None else now + after * SECOND,
-        context=encoded(
-            {**row.surroundings, SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"
-        ),
+        **given,
     )
+
+
+def submit_terms(given: Sequence[Submission], *, using: str) -> Mapping[tuple[str, str], int]:
+    """Submit tasks, with the tags and sequences that they have."""
+    if any(task.after or task.tags for task in given):
+        return submit_linked(submit, given, using=using)
+    return submit(given, using=using)
 
 
 def items_of(payload: str) -> object:
@@ -347,7 +372,7 @@ def submit_ticks(
     now: datetime,
     *,
     using: str,
-    submit: Callable[..., Mapping[tuple[str, str], int]] = submit,
+    submit: Callable[..., Mapping[tuple[str, str], int]] = submit_terms,
 ) -> None:
     """Submit tasks for these ticks, beside the cursor; the row is not saved."""
     given = [submission(row, tick, now, using=using) for tick in ticks]

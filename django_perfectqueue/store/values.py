@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import State
 from django_perfectqueue.models.batch import SEQUENCES
+from django_perfectqueue.payload import codecs, inputs
+from django_perfectqueue.payload.context import OF_ATTEMPTS
 
 # The channel of PostgreSQL's notifications that there is work.
 CHANNEL = "perfectqueue"
@@ -121,6 +123,20 @@ class Submission(NamedTuple):
             time_limit=row.time_limit,
             **{"limits": tuple(row.limits.split(",")) if row.limits else ()} | more,
         )
+
+
+# What is said of a task beyond its columns.
+IN_OTHERS = ("sequence", *OF_ATTEMPTS)
+
+
+def put_in_others(given: dict[str, Any]) -> None:
+    """Replace the options that have no column: a sequence is a parent, attempts are context."""
+    if sequence := given.pop("sequence", None):
+        given["after"] = (*given.get("after", ()), Parent.sequence(sequence))
+        given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
+    if attempts := {name: given.pop(name) for name in OF_ATTEMPTS if name in given}:
+        beside = codecs.decode(given["context"]) if given["context"] else {}
+        given["context"] = inputs.carried({**beside, **attempts})
 
 
 class Stored(dict[tuple[str, str], int]):

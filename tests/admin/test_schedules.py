@@ -21,7 +21,7 @@ PREVIEW = f"{SCHEDULES}preview/"
 EMPTY = (
     *("cron", "every", "timezone", "user", "limits", "time_limit", "expires_after", "delay"),
     *("starts_at_0", "starts_at_1", "ends_at_0", "ends_at_1", "remaining", "deadline"),
-    *("pause_after", "jitter"),
+    *("pause_after", "jitter", "tags", "sequence", "max_attempts", "backoff"),
 )
 
 
@@ -45,6 +45,26 @@ class ScheduleTestCase(AdminTestCase):
     def forge_verb(self, row, verb):
         url = reverse("admin:perfectqueue_schedule_steer", args=[row.pk, verb])
         return self.client.post(url, follow=True)
+
+
+class OptionTests(ScheduleTestCase):
+    def test_what_is_said_of_its_tasks(self):
+        row = self.put()
+        said = {"tags": "a, b", "sequence": "line", "max_attempts": "2", "backoff": "10s,1m"}
+        self.client.post(page(row), filled(every="1h", **said))
+        for _again in range(2):
+            row = Schedules()["nightly"].row()
+            self.assertEqual((row.tags, row.sequence, row.max_attempts), (["a", "b"], "line", 2))
+            self.assertEqual(row.backoff[0], "Steps")
+            response = self.client.get(page(row))
+            self.assertContains(response, "Steps(")
+            form = response.context["adminform"].form
+            shown = {name: form[name].value() for name in said}
+            self.client.post(page(row), filled(every="2h", **shown))
+        self.client.post(page(row), filled(every="1h"))
+        self.assertEqual(Schedules()["nightly"].row().options, {})
+        response = self.client.post(page(row), filled(every="1h", backoff="x", sequence="y" * 51))
+        self.assertContains(response, "backoff can")
 
 
 class ListTests(ScheduleTestCase):

@@ -69,6 +69,12 @@ class PutTests(TestCase):
     def test_a_put_changes_the_one_of_its_name_and_a_change_only_what_is_given(self):
         put("s", "--every", "1h", "--user", "ann", "--deadline", "5m")
         run("pq_schedule", "change", "s", "--every", "2h", "--deadline", "none")
+        more = ("--tag", "a", "--sequence", "line", "--max-attempts", "2", "--backoff", "10s,1m")
+        run("pq_schedule", "change", "s", *more)
+        row, [shown] = Schedules()["s"].row(), run_json("pq_schedule", "show", "s")
+        self.assertEqual((row.tags, row.sequence, row.max_attempts), (["a"], "line", 2))
+        self.assertEqual((shown["tags"], shown["sequence"]), (["a"], "line"))
+        self.assertIn("Steps", shown["backoff"])
         row = Schedule.objects.get()
         self.assertEqual((row.every, row.user, row.deadline), (7200, "ann", None))
         put("s", "--every", "90")

@@ -34,9 +34,10 @@ from django_perfectqueue.fairness import set_limit
 from django_perfectqueue.models import Account, Attempt, DependencyEvent, Meter, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes.wake import event_rounds, rounds
+from django_perfectqueue.store.schedules import fire_due_timers
 from django_perfectqueue.store.tasks import settle, steps
 from django_perfectqueue.store.tasks.close import Loss
-from django_perfectqueue.store.upkeep.timers import fire_due_timers, wake_forgotten_lanes
+from django_perfectqueue.store.upkeep.timers import wake_forgotten_lanes
 from django_perfectqueue.test import drain, eager
 
 from ..factories import elsewhere
@@ -80,6 +81,22 @@ async def by_coroutine(task):
     return await pq.await_for("third", 60)
 
 
+@handler("waits.caught")
+def caught(task):
+    try:
+        task.wait_for("approved")
+    except BaseException:
+        return "went on"
+
+
+@handler("waits.caught-by-coroutine")
+async def caught_by_coroutine(task):
+    try:
+        await task.await_for("approved")
+    except BaseException:
+        return "went on"
+
+
 class WorkflowTests(TestCase):
     """What a handler sees, run in place; the time is moved by ``now=``."""
 
@@ -114,6 +131,15 @@ class WorkflowTests(TestCase):
         self.assertEqual((run.word, run.result), ("finished", ["draft", {"by": 7}]))
         self.assertEqual(calls, ["draft", "charge"])
         self.assertEqual((run.attempt, Attempt.objects.count()), (1, 0))
+
+    def test_one_that_catches_what_says_that_it_waits_can_not_finish(self):
+        for type_ in ("waits.caught", "waits.caught-by-coroutine"):
+            Queue().clear()
+            self.submit(type_, max_attempts=1)
+            with self.subTest(type_):
+                with self.assertRaisesMessage(NotSupportedError, "has caught SuspendedError"):
+                    self.drained()
+                self.assertEqual(self.status(), "failed")
 
     def test_a_wait_whose_time_is_over_returns_none(self):
         self.submit()

@@ -104,7 +104,7 @@ def make_due(state):
 
 
 def answer():
-    assert not store.upkeep.fire_due_timers(**USING)
+    assert not store.schedules.fire_due_timers(**USING)
 
 
 def leave_lanes_dry():

@@ -92,7 +92,7 @@ class OldSnapshotTests(TransactionTestCase):
         )
 
     def fire(self):
-        store.upkeep.fire_due_timers(using="default", marks=self.marks)
+        store.schedules.fire_due_timers(using="default", marks=self.marks)
 
     def look(self):
         return store.look(["default"], using="default", marks=self.marks)

@@ -32,7 +32,7 @@ class LookTests(TestCase):
     def test_a_janitors_look_is_one_statement_too(self):
         fill(100)
         with self.assertNumQueries(1):
-            store.upkeep.fire_due_timers(using="default", now=NOON)
+            store.schedules.fire_due_timers(using="default", now=NOON)
 
     @skipUnless(connection.vendor == "postgresql", "Only there a result is sorted by its name.")
     def test_it_reads_the_first_of_the_index_and_sorts_nothing(self):

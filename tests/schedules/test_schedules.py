@@ -62,6 +62,32 @@ class PutTests(Case):
         task = Queue()["s@2026-11-22T12:01:00Z"].metadata()
         self.assertEqual((task.user, task.priority, task.type), ("ann", 3, "report"))
 
+    def test_its_tasks_have_what_a_submit_may_say_of_them(self):
+        said = {"tags": ["a", "b"], "sequence": "line", "max_attempts": 2, "backoff": "10s,1m"}
+        schedule = self.put(overlap="allow", **said)
+        schedule.change(tags=["a"], by="ann")
+        last = Change.objects.order_by("pk").last()
+        self.assertEqual((last.before, last.after["tags"]), ({"tags": ["a", "b"]}, ["a"]))
+        for minute in (1, 2):
+            self.fire(NOON + minute * MINUTE)
+        triggered = schedule.trigger(now=NOON + 3 * MINUTE)
+        self.assertEqual(triggered.tags, ["a", "sequence:line"])
+        first, later = Queue().acquire(9, now=NOON + 9 * MINUTE), triggered.metadata()
+        self.assertEqual([task.key for task in first], ["s@2026-11-22T12:01:00Z"])
+        self.assertEqual(later.status, "blocked")
+        self.assertEqual(first[0].context["max_attempts"], 2)
+        self.assertEqual(first[0].context["backoff"][0], "Steps")
+        ticks = schedule.backfill(NOON + 5 * MINUTE, NOON + 6 * MINUTE, overlap="queue")
+        self.assertEqual(len(ticks), 2)
+        schedule.change(tags=(), sequence="", max_attempts=None, backoff=None)
+        self.assertEqual(schedule.row().options, {})
+
+    def test_what_a_submit_may_not_say_of_them_a_schedule_may_not(self):
+        for bad in ({"tags": "abc"}, {"sequence": "x" * 51}, {"max_attempts": 0}, {"backoff": "x"}):
+            with self.subTest(bad), self.assertRaises(InvalidScheduleError):
+                self.put(**bad)
+        self.assertFalse(Schedule.objects.exists())
+
     def test_a_task_knows_its_tick(self):
         self.put()
         self.fire(NOON + MINUTE + timedelta(seconds=3))

@@ -21,13 +21,16 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from django_perfectqueue import store
+from django_perfectqueue.backoff import restored
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
 from django_perfectqueue.inspection.schedules import in_words, standing, with_statuses
 from django_perfectqueue.inspection.scope import may_see
+from django_perfectqueue.inspection.task import waits_in_words
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Schedule
+from django_perfectqueue.models.schedule import OPTIONS
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import masked
 from django_perfectqueue.queue import database
@@ -87,9 +90,24 @@ class ScheduleForm(RuleForm):
         label=_("Data"), required=False, help_text=_("The data of its tasks, as JSON.")
     )
 
+    tags = forms.CharField(label=_("Tags"), required=False, help_text=_("With commas."))
+    sequence = forms.CharField(
+        label=_("Sequence"),
+        required=False,
+        help_text=_("Its tasks run one after the other, with all others of this sequence."),
+    )
+    max_attempts = forms.IntegerField(
+        label=_("Most attempts"), required=False, help_text=_("Empty: as the handler says.")
+    )
+    backoff = forms.CharField(
+        label=_("Waits between attempts"),
+        required=False,
+        help_text=_("30s, or one after the other 10s,1m,5m. Empty: as the handler says."),
+    )
+
     class Meta:
         model = Schedule
-        fields = ("name", "type", *CHECKS)
+        fields = ("name", "type", *(term for term in CHECKS if term not in OPTIONS))
         field_classes = dict.fromkeys(SPANS, SpanField)
         help_texts = dict.fromkeys(("every", "time_limit"), _("Seconds, or a span such as 15m."))
 
@@ -101,6 +119,9 @@ class ScheduleForm(RuleForm):
             self.fields["type"].widget = Suggesting(sorted({*known_types(using=database())}))
         if "data" in self.fields and self.instance.pk:
             self.prepare_data()
+            row, waits = self.instance, waits_in_words(self.instance.backoff)
+            own = (", ".join(row.tags), row.sequence, row.max_attempts, waits)
+            self.initial.update(zip(OPTIONS, own, strict=True))
 
     @classmethod
     def preview(cls, values: object) -> ScheduleForm:
@@ -132,6 +153,10 @@ class ScheduleForm(RuleForm):
         terms: Any = {name: cleaned[name] for name in CHECKS if name in cleaned}
         if "limits" in terms:
             terms["limits"] = [part for part in terms["limits"].split(",") if part]
+        if "tags" in terms:
+            terms["tags"] = [tag.strip() for tag in terms["tags"].split(",") if tag.strip()]
+        if terms.get("backoff") and "backoff" not in self.changed_data:
+            terms["backoff"] = restored(*self.instance.backoff)
         for name in list(terms):
             self.check(name, CHECKS[name], name, terms[name], now)
         self.check("name", checked_name, cleaned.get("name") or self.instance.name or "-")
@@ -203,6 +228,7 @@ class ScheduleAdmin(RuleAdmin):
         (None, {"fields": ["name", "type", "data", "user", "queue", "priority", "limits"]}),
         (_("When"), {"fields": WHEN, "description": WHEN_HELP}),
         (_("Rules"), {"fields": RULES}),
+        (_("Its tasks"), {"fields": [*OPTIONS]}),
     ]
 
     class Media:

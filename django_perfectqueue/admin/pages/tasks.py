@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,7 +26,7 @@ from django.views.decorators.http import require_POST
 
 from django_perfectqueue import models
 from django_perfectqueue.bulk import TYPE
-from django_perfectqueue.exceptions import TaskError
+from django_perfectqueue.exceptions import ConfigError, TaskError
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.inspection.task import Fact, Story, remark, workflow
 from django_perfectqueue.inspection.why_waiting import Code, Reason
@@ -62,6 +64,14 @@ class SignalForm(forms.Form):
     name = forms.CharField(label=_("Signal"), max_length=STEP_LENGTH, strip=False)
     answer = forms.CharField(required=False, widget=forms.HiddenInput)
     payload = PatchField(label=_("Data, as JSON"), required=False)
+
+
+logger = logging.getLogger("django_perfectqueue.admin")
+
+
+@lru_cache(maxsize=1_000)
+def log_once(type_: str, error: str) -> None:
+    logger.error("The signals of a task's type are not shown. type=%s error=%s", type_, error)
 
 
 @admin.register(models.Task)
@@ -155,7 +165,12 @@ class TaskAdmin(SteeringAdmin):
         if task.outcome or not request.user.has_perm(MAY_SIGNAL):
             return {}
         sent: Any = ()
-        if declared := signals_of(task.type):
+        try:
+            declared = signals_of(task.type)
+        except ConfigError as error:
+            log_once(task.type, str(error))
+            return {"signal_form": SignalForm(), "signals_lacking": error}
+        if declared:
             rows = models.Step.objects.using(database()).filter(task_id=task.pk)
             sent = set(rows.filter(kind=models.Step.Kind.SIGNAL).values_list("name", flat=True))
         buttons = [

@@ -13,6 +13,7 @@ from django.utils.timezone import localtime
 
 from django_perfectqueue.bulk.selection import time_of
 from django_perfectqueue.inspection.schedules import in_words, standing, with_statuses
+from django_perfectqueue.inspection.task import waits_in_words
 from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import ScheduleHandle, Schedules, Terms
@@ -54,6 +55,10 @@ FACTS: list[Column[Schedule]] = [
     Column("when", "when", in_words),
     *map(of_model, ("cron", "queue", "user")),
     Column("limits", "limits", lambda row: row.limits.split(",") if row.limits else []),
+    Column("tags", "tags"),
+    Column("sequence", "sequence"),
+    Column("max attempts", "max_attempts"),
+    Column("backoff", "backoff", lambda row: waits_in_words(row.backoff)),
     *map(of_model, ("priority", "time_limit", "expires_after", "starts_at", "ends_at")),
     *map(of_model, ("remaining", "delay", "jitter", "overlap")),
     *map(of_model, ("catch_up", "deadline", "pause_after", "last_at", "fired")),

@@ -3,4 +3,4 @@
 from .idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .deletion import Surplus, Swept, delete_ended, newest_id, purge, purgeable, surplus
 from .drift import recount_accounts, recount_meters
-from .timers import fire_due_timers, give_back, wake_forgotten_lanes
+from .timers import give_back, wake_forgotten_lanes

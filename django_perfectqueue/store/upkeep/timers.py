@@ -20,7 +20,6 @@ from ..lanes.wake import event_rounds, owners_of, rounds, wake
 from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import announce_ids, notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
-from ..schedules import fire_schedules
 from ..tasks import close
 from ..values import Watermarks
 
@@ -66,23 +65,10 @@ LIMIT %(limit)s
 FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 
-def fire_due_timers(
-    *, using: str, now: datetime | None = None, marks: Watermarks | None = None
-) -> bool:
-    """
-    Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
-
-    Do so much of it and no more; return whether some is left. Costs two index look-ups in
-    one statement when nothing is due. ``marks`` are those of earlier looks.
-    """
-    marks = marks or Watermarks()
-    timers, ticks = are_due(marks, using=using, now=now)
-    left = timers and fire_timers(marks, using=using, now=now) == MOST
-    return (ticks and fire_schedules(using=using, now=now)) or left
-
-
 def fire_timers(marks: Watermarks, *, using: str, now: datetime | None) -> int:
-    """Do the same where something is known to be due; return how many tasks were moved."""
+    """
+    Admit scheduled tasks and take back lapsed leases, so much of it and no more; return how many.
+    """
     fired, began = 0, time.monotonic()
     while fired < MOST:
         some = fire_batch(marks, using=using, now=now)

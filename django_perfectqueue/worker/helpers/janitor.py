@@ -187,7 +187,7 @@ class Janitor(HelperProcess):
     def fire_timers(self) -> float | None:
         if self.wakeups.has_free() and self.wakeups.has_listener():
             return None
-        left = store.upkeep.fire_due_timers(using=self.using, marks=self.marks)
+        left = store.schedules.fire_due_timers(using=self.using, marks=self.marks)
         return AT_ONCE if left else None
 
     def wake_forgotten_lanes(self) -> None:

@@ -15,7 +15,7 @@ from ...factories import NOON, acquire, after, running, submit, submit_many
 
 def oldest_due(queue="default", at=60):
     """Ask once the lanes are awake, as a janitor sees to it."""
-    store.upkeep.fire_due_timers(using="default", now=after(at))
+    store.schedules.fire_due_timers(using="default", now=after(at))
     store.upkeep.wake_forgotten_lanes(using="default")
     return backlog_age.oldest_due([queue], using="default", now=after(at))[queue]
 

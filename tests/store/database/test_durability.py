@@ -80,7 +80,7 @@ class DurabilityTests(TransactionTestCase):
         self.act_without_autocommit(lambda: acquire(9, now=None))
 
     def test_an_alarm_that_is_answered_does(self):
-        self.act_without_autocommit(lambda: store.upkeep.fire_due_timers(using="default"))
+        self.act_without_autocommit(lambda: store.schedules.fire_due_timers(using="default"))
 
     def test_a_finish_does_with_the_acquires_that_follow_it(self):
         self.act_without_autocommit(lambda: finish_and_acquire([completion(self.held)], now=None))

@@ -180,7 +180,7 @@ class LostCommitTests(TransactionTestCase):
     def test_what_was_acquired_is_returned(self, way):
         """Else it would be leased to nobody, and count a crash when that lapses."""
         submit_many(3, now=None)
-        store.upkeep.fire_due_timers(using="default")
+        store.schedules.fire_due_timers(using="default")
         with self.lost(way):
             tasks = self.queue.acquire(3)
         self.assertEqual(len(tasks), 3)

@@ -19,7 +19,7 @@ class OthersTests(TransactionTestCase):
 
         def admit_slowly():
             with transaction.atomic():
-                store.upkeep.fire_due_timers(using="default", now=after(2))
+                store.schedules.fire_due_timers(using="default", now=after(2))
                 busy.set()
                 ready.wait(10)
             connections.close_all()

@@ -85,7 +85,7 @@ class LockOrderTests(TransactionTestCase):
             other = pool.submit(lock_in_order, [low, high], ready)
             ready.wait(timeout=10)
             with transaction.atomic():
-                store.upkeep.fire_due_timers(using="default", now=after(60))
+                store.schedules.fire_due_timers(using="default", now=after(60))
             other.result(timeout=20)
 
         assert_books_balance(self)

@@ -229,7 +229,7 @@ class CostTests(TransactionTestCase):
             }
             for number in names
         )
-        while store.upkeep.fire_due_timers(using="default"):
+        while store.schedules.fire_due_timers(using="default"):
             pass
         refresh()
 

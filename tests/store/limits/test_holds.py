@@ -351,7 +351,7 @@ class CostTests(TransactionTestCase):
             for number in names
             for each in range(3)
         )
-        while store.upkeep.fire_due_timers(using="default"):
+        while store.schedules.fire_due_timers(using="default"):
             pass
         while most == 1 and (leases := acquire(100, now=None)):
             self.held = leases
@@ -407,7 +407,7 @@ class CostTests(TransactionTestCase):
             for number in range(users)
         )
         submit("free", user="zoe", now=None)
-        while store.upkeep.fire_due_timers(using="default"):
+        while store.schedules.fire_due_timers(using="default"):
             pass
         Account.objects.filter(user="zoe").update(virtual_time=10.0)
         with CaptureQueriesContext(connection) as queries:

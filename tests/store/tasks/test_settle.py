@@ -518,7 +518,7 @@ class HistoryTests(TestCase):
         for number in range(times):
             [held] = acquire()
             retry(held, why=store.Failure(error=f"error {number + 1}"))
-            store.upkeep.fire_due_timers(using="default", now=NOON)
+            store.schedules.fire_due_timers(using="default", now=NOON)
         return task
 
     def test_the_first_and_the_last_attempts_are_kept(self):
@@ -546,7 +546,7 @@ class HistoryTests(TestCase):
         task = self.tried(3)
         for round_ in range(3):
             acquire(lease=1)
-            store.upkeep.fire_due_timers(using="default", now=after(9))
+            store.schedules.fire_due_timers(using="default", now=after(9))
             [held] = acquire(now=after(9e3 * (round_ + 1)))
             fail(held, now=after(9e3 * (round_ + 1)))
             task.retry(now=NOON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -183,7 +183,7 @@ class AtomicTransaction:
     The transaction begins before the handler, and is committed or rolled back once after it.
 
     While the handler runs, the server's idle-in-transaction timeout is raised to the
-    handler's time limit. ``hasten()`` restores it before the closing statements, which take
+    handler's time limit. ``hastened()`` restores it for the closing statements, which take
     locks that others need. Inside of a transaction that is open already it is a savepoint.
     """
 
@@ -214,12 +214,11 @@ class AtomicTransaction:
             self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
 
-    def hasten(self) -> None:
-        """Restore the idle-in-transaction timeout of the server."""
-        if self.idle_timeout is not None:
-            idle_timeout, self.idle_timeout = self.idle_timeout, None
-            with self.connection.cursor() as cursor:
-                self.dialect.reset_idle_timeout(cursor, idle_timeout)
+    def hastened(self) -> AbstractContextManager[None]:
+        """Restore the idle-in-transaction timeout of the server for the statements of a block."""
+        if self.idle_timeout is None:
+            return contextlib.nullcontext()
+        return self.dialect.resetting_idle_timeout(self.connection, self.idle_timeout)
 
     def check(self) -> None:
         """Raise TransactionManagementError where a block within it is open: no commit would do."""
@@ -233,6 +232,8 @@ class AtomicTransaction:
         assert self.open is not None
         if self.is_outermost:
             self.hooks, self.connection.run_on_commit = self.connection.run_on_commit, []
+            if not self.connection.needs_rollback:
+                self.dialect.commit_before_disk(self.connection)
         stack, self.open = self.open, None
         stack.close()
 
@@ -244,8 +245,9 @@ class AtomicTransaction:
                 transaction.set_rollback(True, using=self.using)
                 stack.close()
         if self.idle_timeout is not None and self.connection.connection is self.wire:
-            with contextlib.suppress(Error):
-                self.hasten()
+            idle_timeout, self.idle_timeout = self.idle_timeout, None
+            with contextlib.suppress(Error), self.connection.cursor() as cursor:
+                self.dialect.reset_idle_timeout(cursor, idle_timeout)
 
     def abandon(self) -> None:
         """Forget the transaction: the caller closes the connection."""

@@ -3,10 +3,12 @@
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock, skipUnless
 
 from django.contrib.auth.models import Group, Permission
@@ -363,6 +365,33 @@ class LockTests(AtomicCase):
 
         ending = self.attempt(perform)
         self.assertEqual((ending.word, effects(self.task.key)), ("finished", 1))
+
+    @skipUnless(connection.vendor == "postgresql", "Only libpq lists what it receives.")
+    def test_it_waits_four_times_for_the_server_besides_its_body(self):
+        """For the start, the finish, the charge and the commit; then for nobody's lock."""
+        if not hasattr(connection.connection, "pgconn"):
+            self.skipTest("psycopg2 lists nothing.")
+        store.database.end_idle_transactions(connection, after=7)
+        self.addCleanup(connection.close)
+        answers = []
+
+        def trace(**kwargs):
+            connection.connection.pgconn.trace(log.fileno())
+
+        def perform(task):
+            answers.append(arrived())
+
+        def arrived():
+            return Path(log.name).read_text().count("ReadyForQuery")
+
+        signals.task_started.connect(trace)
+        self.addCleanup(signals.task_started.disconnect, trace)
+        submit("task", now=None)
+        with tempfile.NamedTemporaryFile("w") as log:
+            ending = self.attempt(perform)
+            connection.connection.pgconn.untrace()
+            answers.append(arrived())
+        self.assertEqual((ending.word, answers), ("finished", [1, 4]))
 
     @skipUnless(connection.vendor == "sqlite", "Elsewhere many may write at once.")
     def test_where_only_one_may_write_its_lease_can_not_be_lost(self):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
@@ -196,6 +196,21 @@ class Dialect(ABC):
 
     def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
         """Undo set_idle_timeout()."""
+        return
+
+    def resetting_idle_timeout(
+        self, connection: BaseDatabaseWrapper, patience: str
+    ) -> AbstractContextManager[None]:
+        """Do so at the latest with the first statement of the block."""
+        with connection.cursor() as cursor:
+            self.reset_idle_timeout(cursor, patience)
+        return nullcontext()
+
+    def commit_before_disk(self, connection: BaseDatabaseWrapper) -> None:
+        """
+        Commit, where the server can release the locks before it waits for the disk; the
+        connection's commit() has then nothing left to do.
+        """
         return
 
     def too_long(self, cursor: Cursor, text: str) -> str:

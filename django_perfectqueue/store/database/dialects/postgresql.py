@@ -20,15 +20,18 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
-from .base import CHARGES, Closed, Entry, FinishReport
+from .base import CHARGES, Closed, Entry, FinishReport, sent_with_first
 from .postgresql_server import (
     COMMIT_AND_WAIT,
     COMMIT_ASYNCHRONOUSLY,
     array,
     begun_with_first,
+    end,
     ends,
+    is_psycopg3,
     takes_several_statements,
     texts,
+    without_waiting,
 )
 from .postgresql_submit import PostgreSQLAlone, PostgreSQLSubmit
 
@@ -87,9 +90,7 @@ LET_STAND = """
 /* perfectqueue */ SELECT current_setting('idle_in_transaction_session_timeout'),
     set_config('idle_in_transaction_session_timeout', %s, true)
 """
-LET_STAND_AS_BEFORE = """
-/* perfectqueue */ SELECT set_config('idle_in_transaction_session_timeout', %s, true)
-"""
+LET_STAND_AS_BEFORE = "/* perfectqueue */ SET LOCAL idle_in_transaction_session_timeout TO "
 
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
@@ -115,12 +116,25 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
     def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
-        cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
+        with without_waiting(cursor.db):
+            cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
     def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
-        cursor.execute(LET_STAND_AS_BEFORE, [patience])
+        """Do nothing: the server does it with the rollback."""
+
+    def resetting_idle_timeout(
+        self, connection: BaseDatabaseWrapper, patience: str
+    ) -> AbstractContextManager[None]:
+        several = takes_several_statements(connection)
+        start = f"{LET_STAND_AS_BEFORE}'{patience}'"
+        return sent_with_first(connection, [start], several=several, skip=int(is_psycopg3()))
+
+    def commit_before_disk(self, connection: BaseDatabaseWrapper) -> None:
+        # With psycopg2 commit() would go to the server all the same.
+        if is_psycopg3():
+            end(connection, COMMIT_AND_WAIT)
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"

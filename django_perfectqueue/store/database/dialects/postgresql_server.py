@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from weakref import WeakKeyDictionary
 
@@ -45,6 +45,19 @@ def is_psycopg3() -> bool:
 def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
     by_server = connection.settings_dict["OPTIONS"].get("server_side_binding", False)
     return not (by_server and is_psycopg3())
+
+
+@contextmanager
+def without_waiting(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Send the statements of this block, and the driver's BEGIN, before their answers are read."""
+    if not is_psycopg3():
+        yield
+        return
+    from psycopg import Pipeline
+
+    pipeline = connection.connection.pipeline() if Pipeline.is_supported() else nullcontext()
+    with connection.wrap_database_errors, pipeline:
+        yield
 
 
 @contextmanager

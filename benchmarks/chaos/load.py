@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -61,7 +61,7 @@ class Load:
     def settling(self, stage: Stage) -> Iterator[None]:
         """Empty the pond, and put back what has died of batches until all of them have finished."""
         connection.close()  # It may not have outlived the server.
-        self.ticks = {name: ended(name, first) for name, first in self.first_ticks.items()}
+        self.ticks = ended(self.first_ticks)
         until = time.monotonic() + self.terms.drain
         while time.monotonic() < until:
             if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
@@ -97,13 +97,19 @@ def put_schedules() -> dict[str, datetime]:
     return first
 
 
-def ended(name: str, first: datetime) -> Ticks:
-    """Let no more ticks of a schedule come; return from when to when they came."""
+def ended(first: Mapping[str, datetime]) -> dict[str, Ticks]:
+    """Let no more ticks of the schedules come; return from when to when they came."""
+    # All are locked at once: each lock is waited for while a worker submits many ticks.
     with transaction.atomic():
-        row = Schedule.objects.select_for_update().get(name=name)
-        assert row.next_at is not None
-        Schedules()[name].pause("The run is over.")
-    return Ticks(first, row.next_at, scenario.SCHEDULES[name], row.fired)
+        rows = {row.name: row for row in Schedule.objects.select_for_update().order_by("pk")}
+        for name in first:
+            Schedules()[name].pause("The run is over.")
+    found = {}
+    for name, tick in first.items():
+        end = rows[name].next_at
+        assert end is not None
+        found[name] = Ticks(tick, end, scenario.SCHEDULES[name], rows[name].fired)
+    return found
 
 
 def put_back_some() -> bool:

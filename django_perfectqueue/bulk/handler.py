@@ -59,7 +59,8 @@ class BulkHandler(Application):
     def next_chunk(self, operation: Operation) -> tuple[list[Found], int]:
         """Return the next tasks that match, by their ids, and up to which id it looked."""
         # The cursor is not signed: another one repeats or skips tasks of the signed selection.
-        size = max(1, min(CHUNK, int(operation.rate)))
+        # One that took longer than its lease would do so again: the next attempt takes fewer.
+        size = max(1, min(CHUNK, int(operation.rate)) >> self.task.lease.crashes)
         left = range(self.task.data["cursor"] + 1, operation.until + 1)
         using = self.task.lease.using
         look = partial(operation.selection.chunk, operation.verb, left, size, using=using)

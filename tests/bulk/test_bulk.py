@@ -1,9 +1,11 @@
 """One verb for all tasks that match: what it would do, what it does, and who wanted it."""
 
 import contextlib
+from datetime import timedelta
 from unittest import mock
 
 from django.test import TestCase, TransactionTestCase
+from django.utils import timezone
 
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.bulk import (
@@ -21,6 +23,7 @@ from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.management.commands.pq_worker import exec_of
 from django_perfectqueue.models import Change
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.upkeep.timers import fire_due_timers
 from django_perfectqueue.test import drain
 from tests.factories import acquire, fail, running, submit
 
@@ -257,6 +260,22 @@ class ChunkTests(TransactionTestCase):
         with mock.patch.object(handler.BulkHandler, "next_chunk", taken_over):
             drain("bulk", raise_errors=False)
         self.assertEqual((self.signed(), task.metadata().status), ([], "finished"))
+
+    def test_a_chunk_that_outlasts_its_lease_is_smaller_in_the_next_attempt(self):
+        self.dead(60)
+        task = ask("retry", queue="bulk")
+        do_chunk, sizes = handler.BulkHandler.do_chunk, []
+
+        def outlasting(itself, operation, chunk, reached):
+            sizes.append(len(chunk))
+            if len(chunk) > 30:
+                fire_due_timers(using="default", now=timezone.now() + timedelta(days=day + 1))
+            do_chunk(itself, operation, chunk, reached)
+
+        with mock.patch.object(handler.BulkHandler, "do_chunk", outlasting):
+            for day in (1, 3, 5):
+                drain("bulk", ahead=f"{day}d", raise_errors=False)
+        self.assertEqual((task.metadata().result, sizes), ({"retried": 60}, [60, 50, 25, 25, 10]))
 
     def test_a_slow_one_leaves_its_processor_to_others_between_two_tasks(self):
         self.dead(3)

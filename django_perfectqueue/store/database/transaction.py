@@ -13,7 +13,14 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    Error,
+    OperationalError,
+    connections,
+    router,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -166,14 +173,15 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
         known = len(tries)
         try:
             return act()
-        except Error as error:
+        except (Error, connections[using].Database.Error) as raised:
+            error = as_djangos(raised)
             dialect = dialect_of(using)
             passes = dialect.passes(error)
             lost = not passes and not is_single and dialect.lost(error)
             in_time = time.monotonic() < until or (repeat == 0 and not is_single)
             if callers or not in_time or not (passes or lost):
                 if isinstance(error, NotMigratedError) or problem_of(error, using=using) != LACKING:
-                    raise
+                    raise error from error.__cause__
                 why = str(error).partition("\n")[0]
                 raise NotMigratedError(unmigrated(using, f" ({why})")) from error.__cause__
             if lost:
@@ -182,6 +190,15 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
                 del tries[known:]
         time.sleep(pause_before(repeat))
         repeat += 1
+
+
+def as_djangos(error: Exception) -> Error:
+    """Return Django's error for one of a driver: MySQLdb's cursor raises its own in close()."""
+    if isinstance(error, Error):
+        return error
+    wrapped = OperationalError(*error.args)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def reconnect(using: str, error: Error, *, log: bool) -> None:

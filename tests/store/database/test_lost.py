@@ -656,6 +656,26 @@ class FailedCommitTests(TransactionTestCase):
         self.assertEqual(failures, [])
         assert_books_balance(self)
 
+    def test_an_error_of_the_drivers_own_is_one_of_djangos(self):
+        """As MySQLdb raises it where a cursor is closed whose connection is lost."""
+        failures = [connection.Database.OperationalError("lost")]
+
+        def act():
+            if failures:
+                raise failures.pop()
+            return "done"
+
+        with mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True):
+            self.assertEqual(store.database.with_retries(act, using="default"), "done")
+        failures = [connection.Database.OperationalError("refused")]
+        dialect = type(DIALECTS[connection.vendor])
+        with (
+            mock.patch.object(dialect, "lost", return_value=False),
+            self.assertRaises(OperationalError) as raised,
+        ):
+            store.database.with_retries(act, using="default")
+        self.assertIsInstance(raised.exception.__cause__, connection.Database.OperationalError)
+
 
 class CodeTests(SimpleTestCase):
     def test_mysqls_numbers(self):

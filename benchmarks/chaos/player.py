@@ -18,8 +18,8 @@ from .scenario import FAMILIES, MERGED, ONCE, SHARES, SIGNALS, WORKFLOW
 from .terms import Terms
 
 RECENT = 20
-OPEN = 150
-"""No workflow and no sequence is longer while so many of these tasks wait or run."""
+OPEN = 60
+"""No workflow is added while so many wait or run, and no member of a sequence likewise."""
 SEQUENCES = 6
 NAMES = 8
 """How many names of tasks that are unique there are."""
@@ -64,9 +64,9 @@ class Player(Acting):
             connection.close()
             return default
 
-    def is_full(self) -> bool:
-        of_plays = Ticket.objects.filter(task__queue=PLAYS)
-        return bool(self.found(of_plays.count, OPEN) >= OPEN)
+    def is_full(self, type_: str) -> bool:
+        of_type = Ticket.objects.filter(task__queue=PLAYS, task__type=type_)
+        return bool(self.found(of_type.count, OPEN) >= OPEN)
 
     def new_key(self, kind: str) -> str:
         return f"{kind}-{self.name}-{next(self.numbers)}"
@@ -74,7 +74,7 @@ class Player(Acting):
     # Workflows
 
     def submit_workflow(self) -> None:
-        if self.is_full():
+        if self.is_full(WORKFLOW):
             return
         key, drawn = self.new_key("flow"), self.drawn
         data = {
@@ -100,14 +100,14 @@ class Player(Acting):
     # Sequences, of which some members fail until they are put back
 
     def submit_members(self) -> None:
-        if self.is_full():
+        if self.is_full("strand"):
             return
         sequence = f"line-{self.drawn.randrange(SEQUENCES)}"
         tasks = []
         for _member in range(self.drawn.randint(1, 4)):
             deaths = self.drawn.choices((0, 1, 2), (8, 2, 1))[0]
             data = {"seconds": round(self.drawn.uniform(0.0, 0.05), 3), "deaths": deaths}
-            key = f"{self.new_key(sequence)}"
+            key = self.new_key(sequence)
             tasks.append({"key": key, "type": "strand", "data": data, "sequence": sequence})
         keys = [task["key"] for task in tasks]
         self.ask("submit", lambda: self.queue.submit_many(tasks), keys=keys)

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
-from django_perfectqueue.models import DebouncedSubmit, Task
+from django_perfectqueue.models import DebouncedSubmit, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..examples import each_moment
@@ -57,6 +57,14 @@ class MergeTests(TransactionTestCase):
         # What comes later is merged into it as long as it waits.
         self.assertEqual(runs(), [(11, 600, 12)])
         self.assertEqual(Queue().poll(now=at(601)).data, {"n": 11})
+
+    def test_one_that_is_due_keeps_its_place_in_line_and_gets_the_last_data(self):
+        for number in range(7):
+            submit(number, 100 * number - 2000)
+        store.schedules.fire_due_timers(using="default")
+        submit(7, -1350)
+        self.assertEqual(Ticket.objects.get().state, State.WAITING)
+        self.assertEqual(Queue().poll().data, {"n": 7})
 
     def test_without_a_bound_it_waits_for_the_last(self):
         for number in range(12):

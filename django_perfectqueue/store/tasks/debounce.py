@@ -55,9 +55,10 @@ UPDATE "perfectqueue_task" SET "data" = %(payload)s, "context" = %(context)s,
     "merged" = COALESCE("merged", 0) + %(count)s
 WHERE "id" = %(id)s
 """
+# One that is due, and waits for a processor, keeps its place.
 DELAY = """
 UPDATE "perfectqueue_ticket" SET "run_at" = %(run_at)s, "timer_at" = %(run_at)s, "state" = 1
-WHERE "task_id" = %(id)s
+WHERE "task_id" = %(id)s AND ("state" <> 0 OR %(run_at)s > {now})
 """
 
 
@@ -158,7 +159,7 @@ def merge_some(queue: str, key: str, *, using: str, now: datetime | None) -> boo
         words = {"payload": last.payload, "context": last.context, "count": len(given)}
         db.execute(MERGE, {"id": task_id, **times, **words})
         if not is_leading:
-            db.execute(DELAY, {"id": task_id, **times})
+            db.execute(DELAY, {"id": task_id, **times}, now=now)
         db.dialect.delete(db.cursor, "perfectqueue_debouncedsubmit", [one.id for one in given])
         notify_workers(queue, using=using, delay=until(run_at, now))
     # Who commits one later merges that.

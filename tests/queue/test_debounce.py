@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -270,7 +271,7 @@ class TransactionTests(TransactionTestCase):
                 self.assertLessEqual(len(found), 1 + is_leading)
 
     def test_runs_begin_and_end_in_the_middle_of_a_storm(self):
-        stop = timezone.now() + timedelta(seconds=1.5)
+        stop, all_submitted = timezone.now() + timedelta(seconds=1.5), threading.Event()
 
         def submits(name):
             number = 0
@@ -282,7 +283,7 @@ class TransactionTests(TransactionTestCase):
 
         def works():
             seen = []
-            while timezone.now() < stop + timedelta(seconds=0.5):
+            while not all_submitted.is_set() or Queue().list().live().exists():
                 if task := Queue().poll():
                     seen.append(task.data)
                     task.finish()
@@ -292,7 +293,10 @@ class TransactionTests(TransactionTestCase):
         with ThreadPoolExecutor(4) as pool:
             workers = [pool.submit(works) for _ in range(2)]
             callers = [pool.submit(submits, name) for name in range(2)]
-            counts = [caller.result(60) for caller in callers]
+            try:
+                counts = [caller.result(60) for caller in callers]
+            finally:
+                all_submitted.set()
             seen = [data for worker in workers for data in worker.result(60)]
         self.assertEqual(sum(run.merged for run in Task.objects.all()), sum(counts))
         self.assertEqual(len(seen), Task.objects.count())

@@ -231,7 +231,8 @@ class TaskHandle:
         The first one of a name counts, and is kept until the task ends: a second one raises
         AlreadyExistsError, or is ignored. In an open transaction it is sent with the commit. ``by``
         is recorded as the person who sent it. Raise NotFoundError, AlreadyFinishedError where it
-        has ended, or InvalidTaskError for a bad name, or data that can't be submitted either.
+        has ended, or InvalidTaskError for a bad name, data that can't be submitted either, or one
+        more than 1,000 signals.
         """
         inputs.checked("name of a signal", name, STEP_LENGTH)
         ON_CONFLICT.require("on_conflict", on_conflict, ValueError)

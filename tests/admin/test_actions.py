@@ -2,7 +2,7 @@ from datetime import timedelta
 from unittest import mock
 
 from django.contrib.admin.models import LogEntry
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_perfectqueue.admin.parts import base, filters
@@ -164,6 +164,19 @@ class SignalTests(AdminTestCase):
         self.assertEqual(press(self.client, page, "Approve").status_code, 403)
         self.client.force_login(staff("view_task", "signal_task", name="clerk"))
         self.assertContains(self.press_verb(task, "Approve"), "is sent")
+
+    def test_one_whose_handler_can_not_be_imported_says_why_there_is_no_button(self):
+        task = self.waiting()
+        broken = override_settings(PERFECTQUEUE={"DISPATCH": "nowhere.Dispatch"})
+        with broken, self.assertLogs("django_perfectqueue", "ERROR") as logged:
+            for _view in range(2):
+                page = self.story(task)
+                self.assertContains(page, "There are no buttons for its signals:")
+                self.assertContains(page, "&#x27;nowhere.Dispatch&#x27; can&#x27;t be imported")
+                self.assertNotContains(page, "Approve")
+                self.assertContains(page, "Send a signal")
+        self.assertEqual([line.count("type=decide") for line in logged.output], [1])
+        self.assertContains(self.story(task), "Approve")
 
     def test_only_a_post_from_our_own_page_does_anything(self):
         url = reverse("admin:perfectqueue_task_signal", args=[row(self.waiting()).pk])

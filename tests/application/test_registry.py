@@ -44,8 +44,9 @@ class RegistryTests(SimpleTestCase):
             shown = {name: str(label) for name, label in signals_of("sign").items()}
         self.assertEqual(shown, {"approved": "Beobachten"})
         self.assertEqual((signals_of("report"), signals_of("nobody knows it")), ({}, {}))
-        with override_settings(PERFECTQUEUE={"DISPATCH": "nowhere.Dispatch"}):
-            self.assertEqual(signals_of("sign"), {})
+        elsewhere = override_settings(PERFECTQUEUE={"DISPATCH": "nowhere.Dispatch"})
+        with elsewhere, self.assertRaisesMessage(ConfigError, "'nowhere.Dispatch' can't be imp"):
+            signals_of("sign")
         for signals in (
             {"approval": {"approved": 1}},
             "approved",

@@ -27,6 +27,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.inspection.family import family
 from django_perfectqueue.models import Attempt, DependencyEvent, Step, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue.steps import Steps
 from django_perfectqueue.test import drain, eager
 
 from ..admin.staff import AdminTestCase
@@ -259,6 +260,29 @@ class JoinTests(TransactionTestCase):
                 waits(task, child)
             self.assertEqual(status(), "waiting")
             self.assertEqual(again().join(child), ["a"])
+
+    def test_a_death_after_the_links_before_the_wait_and_then_other_code(self):
+        for second in ("signal", "join"):
+            Queue().clear()
+            Queue("slow").clear()
+            task = take()
+            child, other = [task.run(key, "mail", key=key, queue="slow") for key in ("a", "b")]
+            died = mock.patch.object(Steps, "look", side_effect=KeyboardInterrupt)
+            with died, self.assertRaises(KeyboardInterrupt):
+                task.join(child)
+            task = again(now=timezone.now() + DAY)
+            if second == "signal":
+                with self.assertRaises(SuspendedError):
+                    task.wait_for("go")
+                self.assertEqual(status(), "blocked")
+                Queue()["parent"].signal("go", 1)
+            else:
+                waits(task, other)
+                self.assertEqual(status(), "blocked")
+                one = Queue("slow").poll()
+                (one if one.key == "b" else Queue("slow").poll()).finish("b")
+            with self.subTest(second):
+                self.assertEqual(status(), "waiting")
 
     def test_one_that_has_not_finished_raises(self):
         for number, (act, kind, said) in enumerate(

@@ -37,12 +37,14 @@ from django_perfectqueue.store.lanes.wake import event_rounds, rounds
 from django_perfectqueue.store.schedules import fire_due_timers
 from django_perfectqueue.store.tasks import settle, steps
 from django_perfectqueue.store.tasks.close import Loss
+from django_perfectqueue.store.tasks.steps import STANDING
 from django_perfectqueue.store.upkeep.timers import wake_forgotten_lanes
 from django_perfectqueue.test import drain, eager
 
 from ..factories import elsewhere
 from ..management.running import run_json
 
+FULL_AT_TWO = STANDING.replace("OFFSET 999", "OFFSET 1")
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 KINDS = Step.Kind
@@ -282,6 +284,16 @@ class SignalTests(HandTestCase, TestCase):
         with self.assertRaises(ValueError):
             handle.signal("approved", on_conflict="replace")
         self.assertEqual(self.status(), "blocked")
+
+    def test_more_than_it_may_have(self):
+        handle = self.waiting()
+        with mock.patch("django_perfectqueue.store.tasks.steps.STANDING", FULL_AT_TWO):
+            handle.signal("a")
+            handle.signal("b")
+            self.assertIs(handle.signal("b", on_conflict="ignore"), False)
+            with self.assertRaisesMessage(InvalidTaskError, "1,000 signals, the most"):
+                handle.signal("c")
+        self.assertEqual(Step.objects.filter(kind=KINDS.SIGNAL).count(), 2)
 
     def test_long_data(self):
         self.waiting().signal("approved", "ä" * 5_000)

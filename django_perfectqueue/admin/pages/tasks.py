@@ -169,7 +169,7 @@ class TaskAdmin(SteeringAdmin):
             declared = signals_of(task.type)
         except ConfigError as error:
             log_once(task.type, str(error))
-            return {"signal_form": SignalForm(), "signals_lacking": error}
+            return {"signal_form": SignalForm(), "signals_lacking": str(error)}
         if declared:
             rows = models.Step.objects.using(database()).filter(task_id=task.pk)
             sent = set(rows.filter(kind=models.Step.Kind.SIGNAL).values_list("name", flat=True))

@@ -61,11 +61,15 @@ UPDATE "perfectqueue_dependency" SET "state" = %(state)s
 WHERE "id" IN ({ids}) AND "state" < %(state)s
 """
 # Read from behind: mostly the parents end in their order, and the last is unmet until the end. Of
-# its waits the newest one counts, and holds it back as long as it is for a signal and open.
+# its waits the newest one counts, and holds it back as long as it is for a signal and open. What it
+# joins counts in a join only: a death between begin_join() and the wait leaves such links.
 READY = """
 SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
     SELECT "id" FROM "perfectqueue_dependency"
-    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3 ORDER BY "id" DESC LIMIT 1
+    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3 AND ("if_failed" <> 8 OR (
+        SELECT "kind" FROM "perfectqueue_step"
+        WHERE "task_id" = "perfectqueue_task"."id" AND "kind" > 1 ORDER BY "id" DESC LIMIT 1
+    ) = 4) ORDER BY "id" DESC LIMIT 1
 ) IS NULL AND (
     SELECT CASE WHEN "wait"."kind" = 2 AND "wait"."result" = '' AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_step" AS "signal" WHERE "signal"."kind" = 1

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
@@ -255,11 +255,15 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
         lock_lease(db, lease)
         there = lock_parents(db, sorted(ids)).keys()
         refuse_waiting(db, lease.task_id, set(there))
-        links = joined_by(db, lease).filter(parent_id__in=there)
-        known = set(links.values_list("parent_id", flat=True))
-        links.update(state=Dependency.State.NEW)
+        links = joined_by(db, lease)
+        these = Q(parent_id__in=there)
+        known = dict(links.filter(these | UNMET).values_list("parent_id", "pk"))
+        # What an attempt that died after this was to join: its code may have changed since.
+        if stale := [known[id_] for id_ in known.keys() - there]:
+            links.filter(pk__in=stale).update(state=Dependency.State.MET)
+        links.filter(these).update(state=Dependency.State.NEW)
         new = Dependency.State.NEW.value
-        insert(db, [(lease.task_id, id_, When.JOINED, new) for id_ in sorted(there - known)])
+        insert(db, [(lease.task_id, id_, When.JOINED, new) for id_ in sorted(there - known.keys())])
 
 
 @retry_transaction

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError
+from django_perfectqueue.exceptions import AlreadyFinishedError, InvalidTaskError, NotFoundError
 from django_perfectqueue.models import JOINED, LastEnding, Step, Task, Ticket
 
 from ..database.dialects.base import Row
@@ -49,8 +49,13 @@ SELECT "result" FROM "perfectqueue_step"
 WHERE "task_id" = %(task_id)s AND "kind" = 1 AND "name" = %(name)s
 """
 LOOK = f"SELECT {{now}}, ({SIGNAL})"
+# So many a task may have; of those that are sent at once some more.
+MOST_SIGNALS = 1_000
 STANDING = f"""
-SELECT "key", "outcome", ({SIGNAL}) FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+SELECT "key", "outcome", ({SIGNAL}), (
+    SELECT 1 FROM "perfectqueue_step" WHERE "task_id" = %(task_id)s AND "kind" = 1
+    LIMIT 1 OFFSET {MOST_SIGNALS - 1}
+) FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 
 
@@ -172,14 +177,14 @@ def signal(
     Write a signal to a task; return False where it has one of that name, which stays.
 
     Nothing is locked that who runs the task waits for. Raise NotFoundError where it is gone,
-    AlreadyFinishedError where it has ended.
+    AlreadyFinishedError where it has ended, InvalidTaskError where it has MOST_SIGNALS.
     """
     values = {"task_id": task_id, "name": name}
     with in_transaction(using) as db:
         row = db.execute(STANDING + db.dialect.keep_clause, values).fetchone()
         if row is None:
             raise NotFoundError(f"There is no task with the id {task_id}.")
-        key, outcome, known = row
+        key, outcome, known, is_full = row
         # An earlier try of this call may have stored it, whatever became of the task since.
         if known is not None and known == data and tries:
             return True
@@ -187,6 +192,11 @@ def signal(
             raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
         if known is not None:
             return False
+        if is_full:
+            raise InvalidTaskError(
+                f"Task '{key}' has {MOST_SIGNALS:,} signals, the most that one may have. Send what"
+                " comes more often as a task of its own."
+            )
         values |= {"kind": Step.Kind.SIGNAL.value, "result": data, "until": None}
         try:
             # Apart: another may have stored one since, or be about to, and is waited for.

@@ -165,7 +165,8 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
     caller's transaction it is the caller's to repeat, and the error goes up. Raise
     NotMigratedError where a table or a column is missing.
     """
-    callers, is_single = is_callers(connections[using]), shared.get() is not None
+    connection: Any = connections[using]
+    callers, is_single = is_callers(connection), shared.get() is not None
     until = time.monotonic() + (PATIENCE_OF_ONE_CALL if is_single else PATIENCE)
     tries = [] if tries is None else tries
     repeat = 0
@@ -173,7 +174,7 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
         known = len(tries)
         try:
             return act()
-        except (Error, connections[using].Database.Error) as raised:
+        except (Error, connection.Database.Error) as raised:
             error = as_djangos(raised)
             dialect = dialect_of(using)
             passes = dialect.passes(error)

@@ -23,7 +23,7 @@ from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.management.commands.pq_worker import exec_of
 from django_perfectqueue.models import Change
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.upkeep.timers import fire_due_timers
+from django_perfectqueue.store.schedules import fire_due_timers
 from django_perfectqueue.test import drain
 from tests.factories import acquire, fail, running, submit
 

@@ -57,7 +57,7 @@ class CommandTests(Command, unittest.TestCase):
         code, printed, complained = self.reported()
         self.assertEqual(code, 0, complained)
         self.assertIn("| primary: a task starts, from then | 2 | 2; 0.50, 1.50 |", printed)
-        self.assertIn("| mariadb | 1.0 | 7 | 0 | 2 | 7,000 |", printed)
+        self.assertIn("| mariadb | 1.0 | 7 | 0 | 2 | 0 | 0 | 0 | 0 | 0 | 7,000 |", printed)
 
     def test_a_lost_task_or_a_late_return_is_a_failure(self):
         lost = {"kinds": {"lost": 1}, "violations": ["lost: k0 was submitted, and was never there"]}

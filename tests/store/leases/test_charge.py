@@ -154,6 +154,22 @@ class ChargeTests(TestCase):
         for lane in Account.objects.all():
             self.assertAlmostEqual(lane.virtual_time, 4.0, delta=EXPECTED)
 
+    def test_who_comes_beside_a_long_task_and_short_ones_takes_no_place_before_they_began(self):
+        """The short ones were charged less than is expected since the long one runs."""
+        for _n in range(8):
+            submit(user="ann")
+        self.assertEqual(len(acquire(7)), 7)
+        charge(60.0, self.lease)
+        for user in "bob", "carl":
+            submit(user=user)
+        leases = acquire(2)
+
+        self.assertEqual({lease.user for lease in leases}, {"bob", "carl"})
+        for lease in leases:
+            place = lease.finish_tag - lease.charge
+            self.assertGreaterEqual(place, 0.0)
+            self.assertLess(place, 1.0)
+
     def test_behind_a_limit_the_account_of_the_user_is_charged(self):
         set_limit("smtp", max_running=5)
         submit("behind", user="ann", limits=["smtp"])

@@ -242,7 +242,8 @@ class Watermarks:
     of a backup, and who reads from the start passes them all. What stands before the marks, as
     a task of a higher priority, one that was released, or one whose claim was rolled back, is
     taken by a claim from the start: after one that would get nothing; and every half second, or
-    so seldom that reading takes a hundredth of the time, but every ten seconds.
+    so seldom that reading takes a hundredth of the time, but every ten seconds. The same holds
+    for a look, and for a timer that was committed long after it was due.
     ``timers_at`` is when the last look has found that no timer was due, by the monotonic clock,
     and ``timers_until`` when one looks from the start again.
     """
@@ -250,6 +251,7 @@ class Watermarks:
     lanes: dict[int, Mark] = field(default_factory=dict)
     timers_at: float | None = None
     timers_until: float = 0.0
+    timers_in_use: bool = False
     taken: int = 0
     until: float = 0.0
     in_use: bool = False
@@ -290,7 +292,15 @@ class Watermarks:
         """Return when no timer was due, for a look at those since; None looks at all."""
         if time.monotonic() >= self.timers_until:
             self.timers_at = None
+        self.timers_in_use = self.timers_at is not None
         return self.timers_at
+
+    def leave(self) -> bool:
+        """Have all be read from the start again; return whether the last claim was not."""
+        were_in_use = self.in_use or self.timers_in_use
+        if were_in_use:
+            self.until = self.timers_until = 0.0
+        return were_in_use
 
     def looked(self, began: float, *, due: bool) -> None:
         """Note a look at timers that began then, and whether one was due."""

@@ -1,6 +1,7 @@
 """A claim reads little although an old snapshot keeps what was taken since it began."""
 
 from contextlib import closing
+from datetime import timedelta
 from unittest import mock, skipUnless
 
 from django.db import connection, connections, transaction
@@ -8,7 +9,7 @@ from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Ticket
+from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.store.values import Watermarks, new_holder
 from tests.factories import elsewhere, submit, submit_many
 
@@ -157,3 +158,30 @@ class OldSnapshotTests(TransactionTestCase):
         self.claim(2)
         submit("urgent", priority=1, now=None)
         self.assertEqual([lease.key for lease in self.claim()], ["urgent"])
+
+    def committed_late(self):
+        """Look at timers, and have one committed that was due long before, beside one due later."""
+        self.fire()
+        later = timezone.now() + timedelta(hours=1)
+        submit("later", run_at=later, now=None)
+        submit("late", run_at=timezone.now() - timedelta(minutes=1), now=None)
+        Ticket.objects.filter(task__key="late").update(
+            state=State.SCHEDULED, timer_at=timezone.now() - timedelta(minutes=1)
+        )
+
+    def test_a_claim_that_gets_nothing_looks_at_timers_from_the_start(self):
+        self.committed_late()
+        self.assertIsNotNone(self.marks.timers_at)
+        self.marks.until = 0.0
+        self.assertEqual([lease.key for lease in self.claim()], ["late"])
+        self.assertEqual(self.claim(), [])
+
+    def test_a_look_that_finds_nothing_due_from_the_marks_is_made_from_the_start(self):
+        self.committed_late()
+        self.assertTrue(self.look().due)
+        self.claim()
+        submit_many(2, now=None)
+        self.claim(2)
+        self.assertFalse(self.look().due)
+        elsewhere(lambda: submit("urgent", priority=1, now=None))
+        self.assertTrue(self.look().due)

@@ -138,8 +138,7 @@ def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> b
     marks, using, now = request.marks, request.using, request.now
     if result.timers_due and fire_timers(marks, using=using, now=now):
         return True
-    if marks.in_use and not result.stopped:
-        marks.until = 0.0
+    if not result.stopped and marks.leave():
         return True
     if result.stopped or (result.contended and repeats < REPEATS):
         return True
@@ -313,7 +312,7 @@ def look(
     ``costs`` of users whose tasks are expected to take between so many seconds.
 
     So many open lanes that not all can be probed count as something. ``marks`` are those of
-    earlier looks.
+    earlier looks; where nothing is due behind them, it looks again from the start.
     """
     marks = marks or Watermarks()
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
@@ -322,8 +321,9 @@ def look(
         statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
-        statement = statement.replace("{opens_at}", opens_at).replace("{since}", since(db, marks))
-        statement = statement.replace("{from_mark}", from_mark(marks, '"lane"."id"'))
+        bounds = since(db, marks), from_mark(marks, '"lane"."id"')
+        statement = statement.replace("{opens_at}", opens_at).replace("{since}", bounds[0])
+        statement = statement.replace("{from_mark}", bounds[1])
         if costs is not None:
             statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
         values = {**names, "most": LANES_PROBED, "above": above, "below": below}
@@ -339,6 +339,9 @@ def look(
     soonest, next_tick = seconds_until(timer, *opens), seconds_until(tick)
     note_look(db, marks, began, due=(seconds_until(timer) or 0.0) < 0.0)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
+    if any(bounds) and not due:
+        # Who is to rest may get no other call for what stands before the marks.
+        return look(queues, using=using, now=now, costs=costs)
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
     return Outlook(due, min(ahead, default=None), next_tick)
 

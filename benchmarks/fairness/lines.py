@@ -122,8 +122,12 @@ class Lane:
 
     @property
     def reached(self) -> float:
-        """The virtual time without what is expected of the tasks that run."""
-        return self.virtual_time - self.running * abs(self.cost) / self.weight
+        """The virtual time without what is expected of the tasks that run, as REACHED has it."""
+        advance = abs(self.cost) / self.weight
+        all_back = self.virtual_time - self.running * advance
+        if self.running < 2 or all_back >= self.finish_tag:
+            return all_back
+        return min(self.virtual_time - advance, self.finish_tag)
 
     @property
     def settled(self) -> float:
@@ -347,8 +351,8 @@ class Lines:
             lane, entry = self.lanes[number], account.entry(number)
             self.strike(lane)
             lane.since = moment if entry.served else lane.since
-            if entry.finish_tag > max([one.finish_tag for one in self.last], default=0.0):
-                lane.finish_tag = entry.finish_tag
+            lane.finish_tag = max(lane.finish_tag, entry.finish_tag)
+            if 0.0 < entry.finish_tag == max(one.finish_tag for one in [lane, *self.last]):
                 self.last = [lane, *(one for one in self.last if one is not lane)][:LAST]
             lane.running += entry.running
             lane.virtual_time += entry.seconds / lane.weight

@@ -90,6 +90,7 @@ WITH "ready" AS (
     SET "running" = "lane"."running" + "count"."tasks",
         "virtual_time" = "lane"."virtual_time"
             + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "advance" = "lane"."advance" + "count"."tasks" * (SELECT "charge" FROM "only"),
         "since" = {{now}}
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Sequence
 from datetime import date, datetime
 
 from django.core.management.base import CommandError
-from django.db import Error
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.health.checks import Finding, findings
@@ -22,14 +19,11 @@ from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 
-from ..base import CommandOptions, diagnosis
+from ..base import CommandOptions
 from ..terminal import GAP, Column, ago, for_programs, plural, unseen
 from ..verbs import NounCommand, Subcommand
-from .pq_queue import queue_lines
+from .pq_queue import print_queues
 
-# Take another screen and hide the cursor; and back.
-OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-HOME, REST = "\x1b[H", "\x1b[J"
 MOST = 1000
 MEGABYTE = 2**20
 TODAY, ALL_TIME = "today", "all"
@@ -39,52 +33,24 @@ REREAD = 10
 
 def show_overview(command: NounCommand, options: CommandOptions) -> None:
     """Show the state of all queues and workers, as without a verb."""
-    if not options["watch"]:
-        command.print(look(command))
-        return
-    stdout, is_live = command.stdout, command.stdout.isatty() and not command.as_json
-    stdout.write(OPEN if is_live else "", ending="")
-    try:
-        while True:
-            try:
-                lines = look(command)
-            except Error as error:  # The next look may find the database again.
-                why = printable(diagnosis(command.queue.using, error))
-                lines = [command.style.ERROR(why)]
-            if is_live:
-                # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
-                fitting = lines[: shutil.get_terminal_size().lines - 1]
-                screen = "".join(f"{line}\x1b[K\n" for line in fitting)
-                stdout.write(f"{HOME}{screen}{REST}", ending="")
-            elif lines:
-                command.print([*lines, ""])
-            stdout.flush()
-            time.sleep(options["watch"])
-    except KeyboardInterrupt:
-        return
-    finally:
-        stdout.write(CLOSE if is_live else "", ending="")
-        stdout.flush()
-
-
-def look(command: NounCommand) -> list[str]:
-    """Return the lines of the screen; for programs print the queues, and return none."""
     found = overview(using=command.queue.using)
-    queues = queue_lines(command, found)
     if command.as_json:
-        return []
+        print_queues(command, found)
+        return
     at = found.now.astimezone().strftime("%H:%M:%S")
     running = sum(queue.running for queue in found.queues)
     rate = sum(queue.finished_a_minute for queue in found.queues)
     well = command.style.SUCCESS("All queues are served, and none is late.")
     verdict = well if found.is_well else command.style.ERROR(trouble(found))
-    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
-    for worker in found.workers:
-        worker.clock = found.now
-    workers = command.table(WORKERS, found.workers)
     held = held_by_one(found, using=command.queue.using)
     holds = [command.style.WARNING(who_holds(held, found.now))] if held else []
-    return [heading, verdict, *holds, "", *queues, "", *workers]
+    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
+    command.print([heading, verdict, *holds, ""])
+    print_queues(command, found)
+    command.stdout.write("")
+    for worker in found.workers:
+        worker.clock = found.now
+    command.print_table(WORKERS, found.workers)
 
 
 def who_holds(held: HeldByOne, now: datetime) -> str:
@@ -315,17 +281,15 @@ class Command(NounCommand):
     requires_system_checks = []
     name_help = "A host, or host:pid."
     default = "overview"
-    default_flags = "--watch"
     examples = (
         "pq_status",
-        "pq_status --watch",
         "pq_status workers --tasks",
         "pq_status workers --drain web-1",
         "pq_status health --oldest 600",
         "pq_status types --queue mail --day 2026-11-22",
     )
     verbs = {
-        "overview": Subcommand(show_overview, terms="--watch"),
+        "overview": Subcommand(show_overview),
         "workers": Subcommand(list_workers, flags="--queue --tasks --drain+ --undrain+"),
         "give-back": Subcommand(give_back, "+", flags="--force"),
         "health": Subcommand(check_health, flags="--oldest --queue+"),

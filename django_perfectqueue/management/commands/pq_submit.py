@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Literal
 
-from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import ARGUMENTS, TIMES, Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
@@ -34,8 +32,7 @@ class Command(QueueCommand):
     help = (
         "Submits a task, or with --file those of a file with one JSON object a line: pq_submit k1"
         """ mail.send '{"to": "ann"}'. Exits with 0"""
-        " when it is stored, with --run when it has finished, with 3 when its key is taken already,"
-        " and with 1 on any other error."
+        " when it is stored, with 3 when its key is taken already, and with 1 on any other error."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,7 +41,7 @@ class Command(QueueCommand):
         add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --sequence")
         add_flags(parser, "--time-limit --unique --unique-for --debounce --at-most --leading")
         add_flags(parser, "--max-attempts --backoff")
-        add_flags(parser, "--on-conflict --file --atomic --run")
+        add_flags(parser, "--on-conflict --file --atomic")
         super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -53,8 +50,6 @@ class Command(QueueCommand):
             self.submit_file(options)
         else:
             self.submit_one(options)
-        if options["run"]:
-            self.run(options["key"])
 
     def submit_one(self, options: CommandOptions) -> None:
         word = self.submitted(arguments(options))
@@ -94,23 +89,6 @@ class Command(QueueCommand):
             self.queue.submit(**task, on_conflict="replace")
             return "replaced"
         return "submitted"
-
-    def run(self, key: str) -> None:
-        """Run what is due, and print how this task ended; raise CommandError unless it finished."""
-        self.stdout.flush()
-        call_command(
-            "pq_worker",
-            queues=[self.queue.name],
-            database=self.queue.using,
-            burst=True,
-            verbosity=0 if self.as_json else self.verbosity,
-        )
-        task = self.queue[key].metadata()
-        if task.status != "finished":
-            raise CommandError(f"Task '{key}' is {task.status}.")
-        result = json.dumps(task.result, ensure_ascii=False)
-        facts = {"queue": self.queue.name, "key": key, "result": task.result}
-        self.answer(facts, on_one_line(f"Task '{key}' returned {result}."))
 
     def submit_file(self, options: CommandOptions) -> None:
         on_conflict, atomic = options["on_conflict"], options["atomic"]
@@ -236,8 +214,6 @@ def check_choice(options: CommandOptions) -> None:
             )
         if options["on_conflict"] == "replace":
             raise CommandError("--on-conflict replace is for one task, not for --file.")
-        if options["run"]:
-            raise CommandError("--run is for one task, not for --file.")
         return
     if options["type"] is None:
         raise CommandError(

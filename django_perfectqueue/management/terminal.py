@@ -195,6 +195,8 @@ def plain(value: Any) -> object:
     """Return as JSON has it what JSON has not: times as ISO 8601, spans as seconds."""
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, set):
+        return sorted(value)
     return value.total_seconds() if isinstance(value, timedelta) else value.facts()
 
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 
 from django.core.management.base import CommandError
 
 from django_perfectqueue import conf, store
+from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.health.checks import Finding, findings
 from django_perfectqueue.health.queues import HeldByOne, Overview, held_by_one, overview
-from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
+from django_perfectqueue.inspection.statistics import Statistics, types_of, within
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
@@ -20,13 +21,12 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 
 from ..base import CommandOptions
-from ..terminal import GAP, Column, ago, for_programs, plural, unseen
+from ..terminal import Column, ago, for_programs, plural, unseen
 from ..verbs import NounCommand, Subcommand
 from .pq_queue import print_queues
 
 MOST = 1000
 MEGABYTE = 2**20
-TODAY, ALL_TIME = "today", "all"
 # In seconds: so often a worker reads its row.
 REREAD = 10
 
@@ -231,27 +231,20 @@ def print_metrics(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show_types(command: NounCommand, options: CommandOptions) -> None:
-    """Show how attempts of each type ended on a day, and how long they took."""
-    using, text = command.queue.using, options["day"]
-    day = day_of(text) if text not in (None, TODAY, ALL_TIME) else None
+    """Show how attempts of each type ended, and how long they took."""
+    using, (length, _unit) = command.queue.using, WINDOWS[options["over"]]
     used = Usage._default_manager.using(using).exclude(queue="")
-    for name in [options["queue"]] if options["queue"] else distinct(used, "queue"):
-        is_all = text == ALL_TIME
-        found = lifetime(name, using=using) if is_all else by_type(name, day, using=using)
-        if command.as_json:
-            for one in found:
-                command.print_json(one.facts())
-            continue
-        command.print_title(f"Queue '{name}', {found[0].day or 'all time'}")
-        command.print_table(TYPES, found, GAP)
-
-
-def day_of(text: str) -> date:
-    """Return a day. Raise CommandError for anything else."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise CommandError(f"'{text}' is no day such as 2026-11-22, and not 'all'.") from None
+    queues = [options["queue"]] if options["queue"] else distinct(used, "queue")
+    now = store.records.clock(using=using)
+    found = types_of(queues, within(now - length, now), using=using)
+    types = [one for _key, one in sorted(found.items())]
+    if command.as_json:
+        for one in types:
+            command.print_json(one.facts())
+        return
+    command.print_table(TYPES, types)
+    if not types:
+        command.say(f"No attempt has ended in the last {options['over']}.")
 
 
 def figure(seconds: float | None) -> str:
@@ -259,7 +252,8 @@ def figure(seconds: float | None) -> str:
 
 
 TYPES: list[Column[Statistics]] = [
-    Column("type", shown=lambda one: one.type or "all", elastic=True),
+    Column("queue", "queue", elastic=True),
+    Column("type", "type", elastic=True),
     Column("finished", "finished", right=True),
     Column("retried", "retried", right=True),
     Column("failed", "failed", right=True),
@@ -286,7 +280,7 @@ class Command(NounCommand):
         "pq_status workers --tasks",
         "pq_status workers --drain web-1",
         "pq_status health --oldest 600",
-        "pq_status types --queue mail --day 2026-11-22",
+        "pq_status types --queue mail --over day",
     )
     verbs = {
         "overview": Subcommand(show_overview),
@@ -294,7 +288,7 @@ class Command(NounCommand):
         "give-back": Subcommand(give_back, "+", flags="--force"),
         "health": Subcommand(check_health, flags="--oldest --queue+"),
         "metrics": Subcommand(print_metrics),
-        "types": Subcommand(show_types, flags="--queue --day"),
+        "types": Subcommand(show_types, flags="--queue --over"),
     }
 
     def connect(self) -> None:

@@ -119,7 +119,7 @@ def give_back(command: NounCommand, options: CommandOptions) -> None:
     """Give back the tasks of workers that are gone, and delete the workers' rows."""
     names, using = options["names"], command.queue.using
     chosen = named(newest_workers(using), names)
-    gone = [worker for worker in chosen if options["force"] or worker.is_gone(worker.clock)]
+    gone = [worker for worker in chosen if options["force"] or worker.state == "gone"]
     if not gone:
         raise CommandError(
             f"{chosen[0]} was seen {ago(chosen[0].seen_at, chosen[0].clock)}; it is gone when it"
@@ -153,7 +153,9 @@ WORKERS: list[Column[Worker]] = [
     Column("processors", "processors", shown=lambda one: processors_in_words(one), right=True),
     Column("busy", shown=lambda one: busy(one), right=True),
     Column("seen", "seen_at", shown=lambda one: ago(one.seen_at, one.clock)),
-    Column("", "gone", lambda one: one.is_gone(one.clock), lambda one: status_of(one)),
+    Column(
+        "", "gone", lambda one: one.state == "gone", lambda one: one.state.removeprefix("alive")
+    ),
     *unseen("id", "launcher", "leaving", "draining"),
 ]
 
@@ -167,28 +169,18 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: Worker) -> str:
-    if worker.is_gone(worker.clock):
-        return "gone"
-    if worker.draining and not worker.leaving:
-        return "draining" if busy(worker) else "drained"
-    return "leaving" if worker.leaving else ""
-
-
 def describe_assignment(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
     span = f"for {short_duration((now - task.since).total_seconds())}"
     if not task.key:
         return f"task {task.task_id}, which is no longer stored, {span}"
-    words = [task.key, f"type={task.type}"]
-    if task.user:
-        words.append(f"user={task.user}")
-    words += [f"queue={task.queue}", span]
-    return printable(" ".join([*words, *([task.how_far] if task.how_far else [])]))
+    named = (("type", task.type), ("user", task.user), ("queue", task.queue))
+    facts = [f"{name}={value}" for name, value in named if value]
+    return printable(" ".join(filter(None, [task.key, *facts, span, task.how_far])))
 
 
 def count_serving(found: Sequence[Worker]) -> str:
-    serving = sum(worker.takes_tasks(worker.clock) for worker in found)
+    serving = sum(worker.state == "alive" for worker in found)
     if not serving:
         drained = any(worker.draining for worker in found)
         again = ", or have a drained one take them again: --undrain WORKER" if drained else ""

@@ -127,7 +127,6 @@ TEXT = """
 --cron EXPRESSION     Five fields, six with seconds first, or a nickname such as @daily.
 --data                Show what was submitted, too.
 --database ALIAS      Alias of the database (default: DATABASE).
---day DAY             A day in UTC such as 2026-11-22 (today), or all for all time.
 --deadline SPAN       A tick that is later than this is dropped.
 --debounce SPAN       Merge submits of a key into one task, which starts this long after the last.
 --delay SPAN          Submit the task this long after its tick.

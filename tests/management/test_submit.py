@@ -269,7 +269,7 @@ class FileTests(TestCase):
     def test_a_line_that_is_not_utf8(self):
         message = self.refused(b'{"key": "\xff", "type": "t"}\n')
 
-        self.assertIn("Line 1: This is not UTF-8", message)
+        self.assertIn("Line 1: This is not JSON", message)
 
     def test_what_was_stored_before_a_bad_line_is_reported(self):
         """
@@ -280,7 +280,7 @@ class FileTests(TestCase):
         message = self.refused(many + "{}\n")
 
         self.assertIn(f"Line {CHUNK + 11}: The task has no 'key'.", message)
-        self.assertIn(f"The lines up to {CHUNK} are stored;", message)
+        self.assertIn(f"Stored are its first {CHUNK:,} tasks;", message)
         self.assertEqual(len(keys()), CHUNK)
         self.assertIn(
             f"11 tasks are submitted. {CHUNK:,} were there already.",
@@ -302,7 +302,7 @@ class FileTests(TestCase):
 
         message = self.refused(json_lines({"key": "a", "type": "t"}), code=3)
 
-        self.assertIn("Lines 1 to 1: Queue 'default' already has a task with the key 'a'.", message)
+        self.assertIn("Up to line 1: Queue 'default' already has a task with the key 'a'.", message)
 
     def test_a_key_given_twice_is_an_error_too(self):
         twice = json_lines({"key": "a", "type": "t"}, {"key": "a", "type": "t"})
@@ -330,7 +330,7 @@ class FileTests(TestCase):
         with mock.patch("sys.stdin", mock.Mock(buffer=source)):
             message = refused(self, "pq_submit", "--file", "-", code=130)
 
-        self.assertIn(f"Interrupted. The lines up to {CHUNK} are stored;", message)
+        self.assertIn(f"Interrupted. Stored are its first {CHUNK:,} tasks;", message)
 
 
 class ReaderTests(SimpleTestCase):

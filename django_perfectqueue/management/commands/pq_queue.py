@@ -283,16 +283,14 @@ def report(
     command: NounCommand, count: int, *, by_status: Mapping[str, int] | None = None, **named: str
 ) -> None:
     dry_run = command.options["dry_run"]
-    if command.as_json:
-        name = "would_delete" if dry_run else "deleted"
-        found = {name: count} | ({"by_status": by_status} if by_status else {})
-        command.print_json({**named, **found})
-        return
+    facts = {**named, "would_delete" if dry_run else "deleted": count}
+    if by_status:
+        facts["by_status"] = by_status
     parts = [f"{number} {status}" for status, number in sorted((by_status or {}).items())]
     where = f" of queue '{named['queue']}'" if named else ""
     listed = f"{': ' if parts else ''}{', '.join(parts)}"
     done = "would be" if dry_run else "is" if count == 1 else "are"
-    command.say(f"{plural(count, 'task')}{where} {done} deleted{listed}.")
+    command.answer(facts, f"{plural(count, 'task')}{where} {done} deleted{listed}.")
 
 
 class Command(RuleCommand):

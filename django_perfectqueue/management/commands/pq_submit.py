@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Literal
 
 from django.core.management.base import CommandError, CommandParser
@@ -18,7 +18,7 @@ from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
-from ..terminal import ProgressLine, are, excerpt, parsed, point
+from ..terminal import ProgressLine, are, excerpt, parsed, plural, point
 
 SENTENCES = {
     "submitted": "Task '%s' is submitted.",
@@ -96,7 +96,7 @@ class Command(QueueCommand):
             progress = ProgressLine(self.stderr, "%s tasks")
             file = TasksFile(self.queue, source, on_conflict, atomic, progress)
             stored = file.submit()
-        ignored = file.read - stored
+        ignored = file.done - stored
         text = f"{are(stored, 'task')} submitted."
         if ignored:
             text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
@@ -107,10 +107,8 @@ class Command(QueueCommand):
 @dataclass
 class TasksFile:
     """
-    The tasks of a file, one JSON object a line: how many were read, and which lines are stored.
-
-    ``line`` is the number of the one that was read last, and ``waiting`` are those of the tasks
-    that are not stored yet: the next thousand may be read before.
+    The tasks of a file, one JSON object a line: ``line`` is the number of the one that was read
+    last, and ``done`` how many tasks are stored or were there.
     """
 
     queue: Queue
@@ -119,9 +117,7 @@ class TasksFile:
     atomic: bool
     progress: ProgressLine
     line: int = 0
-    read: int = 0
-    stored_line: int = 0
-    waiting: list[int] = field(default_factory=list)
+    done: int = 0
 
     def submit(self) -> int:
         """Return how many are stored. Raise CommandError, with those that are, where it ends."""
@@ -134,8 +130,7 @@ class TasksFile:
         except InvalidTaskError as error:
             raise self.broken_off(f"Line {self.line}: {error}") from error
         except AlreadyExistsError as error:
-            lines = f"Lines {self.stored_line + 1} to {self.line}"
-            raise self.broken_off(f"{lines}: {error}", TAKEN) from error
+            raise self.broken_off(f"Up to line {self.line}: {error}", TAKEN) from error
         except Error as error:
             raise self.broken_off(diagnosis(using, error)) from error
         except KeyboardInterrupt as error:
@@ -143,27 +138,23 @@ class TasksFile:
         finally:
             self.progress.clear()
 
-    def is_stored(self, read: int) -> None:
-        """Note that so many of the tasks that were read are stored."""
-        count, self.read = read - self.read, read
-        self.stored_line = self.waiting[count - 1]
-        del self.waiting[:count]
-        self.progress.show(read)
+    def is_stored(self, done: int) -> None:
+        """Note that so many of the tasks are stored: the next thousand may be read before."""
+        self.done = done
+        self.progress.show(done)
 
     def tasks(self) -> Iterator[dict[str, object]]:
         """Yield the tasks; raise InvalidTaskError when a line is none."""
         while text := self.source.readline():
             self.line += 1
             if text.strip():
-                task = task_of(text)
-                self.waiting.append(self.line)
-                yield task
+                yield task_of(text)
 
     def broken_off(self, why: str, code: int = 1) -> CommandError:
         outcome = "Nothing was stored."
-        if self.stored_line and not self.atomic:
+        if self.done and not self.atomic:
             outcome = (
-                f"The lines up to {self.stored_line} are stored; to go on, submit the file again"
+                f"Stored are its first {plural(self.done, 'task')}; to go on, submit the file again"
                 " with --on-conflict ignore."
             )
         return CommandError(f"{why} {outcome}", returncode=code)

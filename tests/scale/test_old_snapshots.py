@@ -10,7 +10,7 @@ from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.models import Account, State, Ticket
 from django_perfectqueue.store.claims.acquire import AHEAD
 from django_perfectqueue.store.values import Watermarks, new_holder
 from tests.factories import elsewhere, submit, submit_many
@@ -126,6 +126,14 @@ class OldSnapshotTests(TransactionTestCase):
         with transaction.atomic(), Meter().on() as meter:
             self.assertEqual(len(self.claim(10)), 2)
         self.assertLessEqual(meter.pages, PAGES)
+
+    def test_lanes_that_give_their_only_task_sleep_with_that_claim(self):
+        submit_many(2, now=None)
+        self.claim()
+        submit("hers", user="ann", now=None)
+        submit("his", user="bob", now=None)
+        self.assertEqual(len(self.claim(10)), 3)
+        self.assertEqual(Account.objects.filter(user__gt="", has_waiting=True).count(), 0)
 
     def test_a_claim_that_fires_timers_begins_at_the_marks(self):
         self.take_many()

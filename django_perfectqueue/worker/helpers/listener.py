@@ -42,7 +42,8 @@ class Listener(HelperProcess):
     else less and less often, down to POLL_INTERVAL, and while no task runs to a multiple of
     it: AT_REST where the database sends each notification, otherwise UNHEARD_AT_REST unless a
     poll has found a task without a notification within the last hour, as of another host.
-    Polls take a tenth of the time at most: beside an old snapshot on PostgreSQL one may take long.
+    After a poll that took long, as beside an old snapshot on PostgreSQL, it rests for nine times as
+    long, but until a schedule is due or for BUSY_INTERVAL at most.
     While all processors are busy it polls for schedules only, when the next is due and at
     least each BUSY_INTERVAL; and for lanes to which a running task is to yield that has steps.
     """
@@ -67,7 +68,7 @@ class Listener(HelperProcess):
             while not self.stopping:
                 self.link.retry_until_done(self.attend)
                 self.wakeups.note_listener()
-                next_at = max(self.look_at, min(self.rested_at, self.known_at + MARGIN))
+                next_at = max(self.look_at, min(self.next_look_at(), self.known_at + MARGIN))
                 pause = max(0.0, min(LONGEST_WAIT, next_at - time.monotonic()))
                 self.wait(pause, *([self.notifications] if self.notifications else []))
         finally:
@@ -81,14 +82,18 @@ class Listener(HelperProcess):
             self.start_listening()
         self.take(self.received())
         now = time.monotonic()
-        if self.known_at + MARGIN <= now < self.rested_at:
+        if self.known_at + MARGIN <= now < self.next_look_at():
             # A claim looks for what is due, too.
-            self.known_at = math.inf
+            self.known_at, self.heard_at = math.inf, now
             self.wakeups.wake_one()
-        elif now >= max(self.look_at, self.rested_at):
+        elif now >= max(self.look_at, self.next_look_at()):
             self.look()
             # Notifications that arrived with the answer don't make the socket readable.
             self.take(self.received())
+
+    def next_look_at(self) -> float:
+        """Return until when it polls no more, after a poll that took long: no schedule is late."""
+        return min(self.rested_at, self.tick_at)
 
     def start_listening(self) -> None:
         """Listen, and poll for earlier tasks; poll only, where listening fails."""

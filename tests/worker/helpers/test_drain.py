@@ -75,7 +75,9 @@ class DrainTests(ForkedWorkerTestCase):
         self.submit("k2", "held", user="light")
         time.sleep(1)
         # An attempt that has ended in another way says how.
-        self.assertEqual([*Attempt.objects.values_list("ending", "error")], [], self.log.read_text())
+        self.assertEqual(
+            [*Attempt.objects.values_list("ending", "error")], [], self.log.read_text()
+        )
         self.assertEqual([self.status(key) for key in ("k1", "k2")], ["running", "waiting"])
         (self.folder / "gate").touch()
         wait_until(lambda: self.status("k1") == "finished", within=SLOW_MACHINE)

@@ -182,7 +182,7 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
         # The end of a batch has one from now on, where another holds a callback.
         note(db, ended=left[DependencyEvent.Kind.ENDED] - ended)
         if done := [row[0] for row in rows if row[1] not in left[row[2]]]:
-            db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
+            db.dialect.delete(db.unanswered.cursor, "perfectqueue_dependencyevent", done)
     progress = len(done) + counted + len(fold.met) + len(fold.failed) + len(fold.awaited)
     last = rows[-1][0] if len(rows) == EVENTS else 0
     # In a transaction of the caller's it looks no better: they stay locked until its commit.
@@ -312,7 +312,7 @@ class Fold:
             (states.MET, self.met),
         ):
             if ids:
-                self.db.execute(MARK, {"state": state.value}, ids=ids)
+                self.db.unanswered.execute(MARK, {"state": state.value}, ids=ids)
         if self.met and self.dead:
             # Who puts one back before the commit does not see it marked: it is looked at again.
             note(self.db, added=self.dead, ended=self.early)

@@ -168,9 +168,9 @@ def add_dead_letters(
     }
     attempts = cases((one.task_id, one.attempt) for one in ended)
     close = CLOSE.replace("{attempts}", attempts).replace("{hint}", db.dialect.by_primary_key)
-    db.execute(close, values, now=now, after=ended[0].after, ids=ids)
+    db.unanswered.execute(close, values, now=now, after=ended[0].after, ids=ids)
     rows = ", ".join([LETTER.format(one) for one in ended])
-    db.execute(BURY.replace("{rows}", rows), values, now=now)
+    db.unanswered.execute(BURY.replace("{rows}", rows), values, now=now)
 
 
 def cases(values: Iterable[tuple[int, int]]) -> str:
@@ -190,7 +190,7 @@ def record(
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    db.execute(RECORD, values, now=now, after=ended.after)
+    db.unanswered.execute(RECORD, values, now=now, after=ended.after)
     if ended.attempt > options().ATTEMPTS_KEPT:
         omit(db, ended.task_id, options().ATTEMPTS_KEPT)
 
@@ -249,7 +249,7 @@ def leave(
     statement = LEAVE.replace("{changes}", ", ".join(changes))
     statement = statement.replace("{hint}", db.dialect.by_primary_key)
     after = {} if wait is None else {"due": wait}
-    db.execute(statement, values, now=now, after=after, ids=sorted(ids))
+    db.unanswered.execute(statement, values, now=now, after=after, ids=sorted(ids))
 
 
 def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:

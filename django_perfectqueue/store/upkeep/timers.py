@@ -208,7 +208,8 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     owners = owners_of(db, ids) if ids else []
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        db.execute(READMIT.replace("{hint}", db.dialect.by_primary_key), ids=ids)
+        readmit = READMIT.replace("{hint}", db.dialect.by_primary_key)
+        db.unanswered.execute(readmit, ids=ids)
         wake(db, owners, accounts.now)
 
 

@@ -83,8 +83,7 @@ def allowances(
 def limits(db: Session, keys: Collection[str]) -> dict[str, Said]:
     """Return what the limits say that hold for these keys, where there is one."""
     statement, values, scopes = rules_for(keys)
-    statement = statement.replace("{more}", "").replace("{meters}", "")
-    rows = db.rows(statement, values, scopes=scopes)
+    rows = db.rows(statement, values, scopes=scopes, more="", meters="")
     return of_keys(keys, {f"{scope}:{name}": row for scope, name, *row in rows})
 
 
@@ -117,8 +116,8 @@ def read_both(
     rows: dict[str, Said] = {}
     statement, values, scopes = rules_for(keys)
     # PostgreSQL takes the type of a column from the first of its values that is not NULL.
-    statement = statement.replace("{more}", ", NULL, {now}").replace("{meters}", METERS_TOO)
-    found = db.rows(statement, values, now=now, keys=sorted(keys), scopes=scopes)
+    parts = {"more": ", NULL, {now}", "meters": METERS_TOO}
+    found = db.rows(statement, values, now=now, **parts, keys=sorted(keys), scopes=scopes)
     for scope, name, *row, next_at, at in found:
         if scope:
             rows[f"{scope}:{name}"] = row
@@ -149,7 +148,7 @@ def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str
         names = {f"k{number}": key for number, key in enumerate(missing)}
         rows = ", ".join(f"(%({name})s, 0)" for name in names)
         unless = db.dialect.upsert("perfectqueue_meter", ["key"], {"key": "{old}"})
-        db.execute(MAKE.replace("{rows}", rows).replace("{unless}", unless), names)
+        db.execute(MAKE, names, rows=rows, unless=unless)
     return found
 
 
@@ -203,9 +202,8 @@ class Meters:
                 values[f"at_{name}"] = db.dialect.parameter(known[key].next_at)
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
-        statement = COUNT.replace("{running}", " ".join(running))
-        statement = statement.replace("{next_at}", next_at if moments else "")
-        db.execute(statement, values, keys=keys)
+        next_at = next_at if moments else ""
+        db.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
         self.settle()
 
     def settle(self) -> None:

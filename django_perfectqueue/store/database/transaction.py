@@ -30,6 +30,7 @@ from django_perfectqueue.exceptions import NotMigratedError
 
 from .dialects import Dialect, dialect_for, dialect_of
 from .dialects.base import Problem, Row, numbers
+from .dialects.packet import unanswered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -286,6 +287,11 @@ class Session(NamedTuple):
                 parameters = {**(parameters or {}), **texts} if texts else parameters
             sql = sql.replace(f"{{{name}}}", part)
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
+
+    @property
+    def unanswered(self) -> Session:
+        """The session for statements whose answers nobody needs: they go with the next one."""
+        return Session(unanswered(self.cursor), self.dialect)
 
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any

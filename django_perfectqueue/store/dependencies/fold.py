@@ -183,7 +183,7 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
         # The end of a batch has one from now on, where another holds a callback.
         note(db, ended=left[DependencyEvent.Kind.ENDED] - ended)
         if done := [row[0] for row in rows if row[1] not in left[row[2]]]:
-            db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
+            db.dialect.delete(db.unanswered.cursor, "perfectqueue_dependencyevent", done)
     progress = len(done) + counted + sum(map(len, fold.marks.values()))
     last = rows[-1][0] if len(rows) == EVENTS else 0
     # In a transaction of the caller's it looks no better: they stay locked until its commit.
@@ -306,7 +306,7 @@ class Fold:
 
     def write(self) -> None:
         for state, ids in sorted(self.marks.items()):
-            self.db.execute(MARK, {"state": int(state)}, ids=ids)
+            self.db.unanswered.execute(MARK, {"state": int(state)}, ids=ids)
         if Dependency.State.MET in self.marks and self.dead:
             # Who puts one back before the commit does not see it marked: it is looked at again.
             note(self.db, added=self.dead, ended=self.early)

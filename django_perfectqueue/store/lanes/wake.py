@@ -283,7 +283,7 @@ def write(
     if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
-    db.execute(statement, values, now=now)
+    db.unanswered.execute(statement, values, now=now)
 
 
 def mark_of(name: str, row: Columns, number: int) -> str:

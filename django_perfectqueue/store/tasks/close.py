@@ -167,9 +167,10 @@ def add_dead_letters(
         "message": as_text(why.message, 10_000),
     }
     attempts = cases((one.task_id, one.attempt) for one in ended)
-    db.execute(CLOSE, values, now=now, after=ended[0].after, ids=ids, attempts=attempts)
+    after = ended[0].after
+    db.unanswered.execute(CLOSE, values, now=now, after=after, ids=ids, attempts=attempts)
     rows = ", ".join([LETTER.format(one) for one in ended])
-    db.execute(BURY, values, now=now, rows=rows)
+    db.unanswered.execute(BURY, values, now=now, rows=rows)
 
 
 def cases(values: Iterable[tuple[int, int]]) -> str:
@@ -189,7 +190,7 @@ def record(
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    db.execute(RECORD, values, now=now, after=ended.after)
+    db.unanswered.execute(RECORD, values, now=now, after=ended.after)
     if ended.attempt > options().ATTEMPTS_KEPT:
         omit(db, ended.task_id, options().ATTEMPTS_KEPT)
 
@@ -247,7 +248,7 @@ def leave(
         values["until"] = opens.until and db.dialect.parameter(opens.until)
     after = {} if wait is None else {"due": wait}
     statement = LEAVE.replace("{changes}", ", ".join(changes))
-    db.execute(statement, values, now=now, after=after, ids=sorted(ids))
+    db.unanswered.execute(statement, values, now=now, after=after, ids=sorted(ids))
 
 
 def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:

@@ -203,7 +203,7 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     owners = owners_of(db, ids) if ids else []
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        db.execute(READMIT, ids=ids)
+        db.unanswered.execute(READMIT, ids=ids)
         wake(db, owners, accounts.now)
 
 

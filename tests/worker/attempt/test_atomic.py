@@ -23,6 +23,7 @@ from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.dialects import DIALECTS
+from django_perfectqueue.store.database.dialects.postgresql_server import is_psycopg3
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.worker.database.link import prepare_for_fork
 from django_perfectqueue.worker.process.child import fork
@@ -31,6 +32,7 @@ from ...databases.proxy import proxied
 from ...factories import assert_books_balance, elsewhere, submit
 from ...waiting import wait_until
 from ..crews import ConcurrentTestCase
+from ..own_server import OwnServerCase
 from ..runners import runner_for
 
 RUNNER = "django_perfectqueue.runner"
@@ -46,6 +48,8 @@ SECOND = {
     "fail": lambda task: task.fail(),
     "update_data": lambda task: task.update_data({"late": True}),
 }
+
+WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 def effect(task):
@@ -706,3 +710,27 @@ class ExactlyOnceTests(AtomicCase):
                 wait_until(lambda: not (cursor.execute(look, [pid]), cursor.fetchone())[1])
 
         elsewhere(execute)
+
+
+@skipUnless(connection.vendor == "postgresql", "Others keep their locks as they do.")
+class DiskTests(OwnServerCase):
+    def test_an_end_that_waits_for_the_disk_keeps_none_of_its_user_waiting(self):
+        """A standby that does not answer stands for the disk."""
+        if not is_psycopg3():
+            self.skipTest("The other driver commits by itself.")
+        self.migrate()
+        self.worker(PROCESSORS=2)
+        for key in ("first", "second"):
+            self.submit(key, "wait-atomic", user="ann")
+        self.wait_for_note("start", 2)
+        self.addCleanup(self.have_standby, "")
+        self.have_standby("silent")
+        self.open_gate()
+        # What waits for a standby as a whole is seen by nobody, and keeps its locks.
+        wait_until(lambda: {self.status("first"), self.status("second")} == {"finished"})
+        wait_until(lambda: self.execute(WAITING) >= [(2,)])
+
+    def have_standby(self, name):
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        self.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self.execute("SHOW synchronous_standby_names") == [(name,)])

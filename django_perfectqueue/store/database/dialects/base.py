@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
@@ -189,21 +189,20 @@ class Dialect(ABC):
 
     def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
         """
-        Let this transaction stand still for so long, or with None for ever; return what
-        ``reset_idle_timeout()`` needs, or None where there is nothing to be undone.
+        Let this transaction stand still for so long, or with None for ever; return the statement
+        that undoes it, or None where there is nothing to be undone.
         """
         return None
 
-    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
-        """Undo set_idle_timeout()."""
+    def reset_idle_timeout(self, cursor: Cursor) -> None:
+        """Undo set_idle_timeout() after a rollback, where that has not."""
         return
 
-    def resetting_idle_timeout(
-        self, connection: BaseDatabaseWrapper, patience: str
-    ) -> AbstractContextManager[None]:
-        """Do so at the latest with the first statement of the block."""
-        with connection.cursor() as cursor:
-            self.reset_idle_timeout(cursor, patience)
+    @staticmethod
+    def filled(
+        connection: BaseDatabaseWrapper, starts: Iterable[str]
+    ) -> AbstractContextManager[object]:
+        """Have the statements of a block go together, where the server takes several at once."""
         return nullcontext()
 
     def commit_before_disk(self, connection: BaseDatabaseWrapper) -> None:
@@ -463,48 +462,3 @@ class Problem(Enum):
         """The kind under which it is logged: a server that goes down raises many errors."""
         gone = (Problem.STOPPED, Problem.SILENT)
         return Problem.UNREACHABLE if self in gone else self
-
-
-# Send what begins a transaction in one packet with its first statement: a round trip less.
-
-
-@contextmanager
-def sent_with_first(
-    connection: BaseDatabaseWrapper, starts: Sequence[str], *, several: bool, skip: int
-) -> Iterator[None]:
-    """
-    Send ``starts`` with the first statement of this block, or before it where the driver does
-    not take ``several``.
-
-    ``skip`` is how many results the driver has before that of the statement. The connection is
-    in no transaction; a SAVEPOINT that comes first is a statement like others. COMMIT is not
-    sent with the last one: most answers are needed before.
-    """
-    sent = False
-
-    def send(
-        execute: Callable[..., Any], sql: Any, parameters: Any, many: bool, context: dict[str, Any]
-    ) -> Any:
-        nonlocal sent
-        if sent:
-            return execute(sql, parameters, many, context)
-        if many or not several:
-            # By another cursor: ``execute`` would take a statement of many for one of none.
-            with connection.cursor() as cursor:
-                sent = True
-                try:
-                    for start in starts:
-                        cursor.execute(start)
-                except BaseException:
-                    sent = False
-                    raise
-            return execute(sql, parameters, many, context)
-        # If this fails nothing may have begun: then the next one is sent with it, too.
-        done = execute("; ".join([*starts, sql]), parameters, many, context)
-        sent = True
-        for _ in range(skip):
-            context["cursor"].nextset()
-        return done
-
-    with connection.execute_wrapper(send):
-        yield

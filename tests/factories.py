@@ -157,7 +157,7 @@ def settle(lease, ending, *, using="default", **terms):
     """End an attempt, and return its word; raise PreemptedError where it is held no longer."""
     words = store.settle([lease], ending, using=using, **terms)
     if lease not in words:
-        raise store.refusal(lease, using=using)
+        raise store.leases.refusal(lease, using=using)
     return words[lease]
 
 

@@ -103,7 +103,8 @@ class Queue(Taking):
         inputs.ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         fresh, keys = store_some([task], on_conflict, **terms)
         if not fresh and on_conflict == "replace":
-            replace = store.replace_linked if task.after or task.tags else store.replace
+            links = task.after or task.tags
+            replace = store.dependencies.replace_linked if links else store.replace
             replace([task], **terms)
         if isinstance(task.unique, store.Debounce):
             return MergedTask(self, task.key)

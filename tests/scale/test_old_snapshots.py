@@ -83,14 +83,15 @@ class OldSnapshotTests(TransactionTestCase):
         return store.finish_and_acquire((), request).leases
 
     def take_alone(self):
-        return store.take_alone(
-            "default",
+        request = store.values.ClaimRequest(
+            queues=["default"],
             limit=1,
             alive_time=LEASE,
             holder=new_holder(),
             using="default",
             marks=self.marks,
         )
+        return store.take_alone(request)
 
     def fire(self):
         store.schedules.fire_due_timers(using="default", marks=self.marks)

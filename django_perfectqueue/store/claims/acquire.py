@@ -17,7 +17,6 @@ from django_perfectqueue.models import Account, State, Ticket
 
 from ..arithmetic.fair_order import LANES_PROBED, lane_of
 from ..arithmetic.rate_limit import may_hold, split
-from ..database.dialects.base import numbers
 from ..database.transaction import (
     REPEATS,
     Session,
@@ -32,7 +31,7 @@ from ..lanes.accounts import Accounts
 from ..limits.holds import NEXT
 from ..limits.meters import allowances
 from ..notify.ring import will_wake
-from ..tasks.close import close, finish
+from ..tasks.close import close, finish, lock_tickets
 from ..upkeep.timers import (
     fire_timers,
     note_look,
@@ -48,11 +47,6 @@ from .tickets import Tickets, past_unreadable
 ROUNDS = 5
 ROUNDS_IN_VAIN = 20
 TURNS_READ = 50
-
-TAKEN = """
-SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"{hint}
-WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
 
 
 class Claimed(NamedTuple):
@@ -195,11 +189,9 @@ def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     Their rows are locked whatever is in them: so a commit that is still under way is
     waited for.
     """
-    ids = numbers(lease.task_id for lease in leases)
-    taken = TAKEN.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = taken + db.dialect.lock_clause
-    rows = set(db.execute(statement).fetchall())
-    return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
+    tickets = lock_tickets(db, [lease.task_id for lease in leases])
+    held = {(one.task_id, one.token) for one in tickets if one.state == State.RUNNING}
+    return [lease for lease in leases if lease.fence in held]
 
 
 def serve(lanes: Lanes, tickets: Tickets, queue: str, limit: int) -> list[Lease]:

@@ -273,17 +273,19 @@ class Session(NamedTuple):
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
-        **lists: Iterable[int] | Iterable[str],
+        **parts: str | Iterable[int] | Iterable[str],
     ) -> Cursor:
         """
         Run one statement, as Dialect.execute() does; return the cursor.
 
-        ``lists`` are the insides of the IN lists that the SQL names in braces.
+        ``parts`` come where the SQL names them in braces: a text as it is, which must be SQL; a
+        list as the inside of an IN list.
         """
-        for name, values in lists.items():
-            inside, texts = listed(name, values)
-            sql = sql.replace(f"{{{name}}}", inside)
-            parameters = {**(parameters or {}), **texts} if texts else parameters
+        for name, part in parts.items():
+            if not isinstance(part, str):
+                part, texts = listed(name, part)
+                parameters = {**(parameters or {}), **texts} if texts else parameters
+            sql = sql.replace(f"{{{name}}}", part)
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
 
     @property

@@ -113,8 +113,8 @@ def read_rules(
     rows: dict[str, Said] = {}
     statement, values, scopes = rules_for(keys)
     # PostgreSQL takes the type of a column from the first of its values that is not NULL.
-    statement = statement.replace("{more}", ", NULL, {now}").replace("{meters}", meters)
-    found = db.rows(statement, values, now=now, keys=sorted(keys), scopes=scopes)
+    parts = {"more": ", NULL, {now}", "meters": meters}
+    found = db.rows(statement, values, now=now, **parts, keys=sorted(keys), scopes=scopes)
     for scope, name, *row, next_at, at in found:
         if scope:
             rows[f"{scope}:{name}"] = [*row, at]
@@ -132,12 +132,12 @@ def locked(db: Session, keys: Collection[str]) -> Counts:
         values = ", ".join([f"(%({name})s, 0)" for name in names])
         # One that another has made in the meantime is locked, too.
         unless = db.dialect.upsert("perfectqueue_meter", ["key"], {"key": "{old}"})
-        make = MAKE.replace("{rows}", values).replace("{unless}", unless)
         if db.cursor.db.features.can_return_rows_from_bulk_insert:
-            rows += db.execute(make + RETURNING, names).fetchall()
+            made = db.rows(MAKE + RETURNING, names, rows=values, unless=unless)
         else:
-            db.execute(make, names)
-            rows += db.rows(statement, keys=missing)
+            db.execute(MAKE, names, rows=values, unless=unless)
+            made = db.rows(statement, keys=missing)
+        rows += made
     return {key: (running, next_at) for key, running, next_at in rows}
 
 
@@ -191,9 +191,8 @@ class Meters:
                 values[f"at_{name}"] = db.dialect.parameter(known[key].next_at)
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
-        statement = COUNT.replace("{running}", " ".join(running))
-        statement = statement.replace("{next_at}", next_at if moments else "")
-        db.execute(statement, values, keys=keys)
+        next_at = next_at if moments else ""
+        db.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
         self.settle()
 
     def settle(self) -> None:

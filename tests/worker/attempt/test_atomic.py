@@ -359,7 +359,7 @@ class LockTests(AtomicCase):
 
         def beat():
             terms = {"using": "default", "alive_time": 60.0}
-            [pulse] = store.heartbeat([self.task.lease], **terms)
+            [pulse] = store.leases.heartbeat([self.task.lease], **terms)
             return pulse.held
 
         def work():

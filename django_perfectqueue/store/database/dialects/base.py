@@ -91,7 +91,7 @@ class Dialect(ABC):
     The statements of one database.
 
     SQL is written with standard double quotes and named parameters. ``{now}`` stands for
-    the server's clock, or for the time that the caller gave.
+    the server's clock, or for the time that the caller gave, ``{hint}`` for ``by_primary_key``.
     """
 
     # Whether notifications are the database's own, and reach every host.
@@ -343,6 +343,7 @@ class Dialect(ABC):
             sql = sql.replace("{now}", self.clock if now is None else self.given_clock)
             if now is not None or self.hosts_clock:
                 given["now"] = self.parameter(now)
+        sql = sql.replace("{hint}", self.by_primary_key)
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 

@@ -82,6 +82,11 @@ def count_operations() -> Figures:
         whose = {"holder": new_holder(), "alive_time": 300.0, "using": "default"}
         return store.take_alone(ClaimRequest(queues=["default"], limit=1, **whose))
 
+    def settle(lease: Any, ending: store.Ending) -> None:
+        store.settle([lease], ending, using="default", seconds=0.001, worker="host:1")
+
+    why = store.Failure(error="ValueError", message="no", traceback="Traceback")
+    retry, fail = store.Ending.retry(3600.0, why), store.Ending.fail(why)
     drain(take, finish, completion)
     for number in range(REPEATS):
         counted("submit_new_lane", lambda number=number: submit_for(f"user-{number}"))
@@ -106,6 +111,11 @@ def count_operations() -> Figures:
             lambda done=done: finish_and_acquire(done, BATCH, now=None, worker="host:1")[0],
         )
         counted("finish_batch", lambda leases=leases: finish(*leases, now=None))
+        submit_many()
+        for name, ending in (("retry", retry), ("fail", fail)):
+            [lease] = take(1)
+            counted(name, lambda lease=lease, ending=ending: settle(lease, ending))
+        drain(take, finish, completion)
     return {
         kind: {name: least(counts, kind) for name, counts in operations.items()}
         for kind in ("statements", "transactions")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotFoundError
-from django_perfectqueue.inspection.results import (
-    Snapshot,
-    changes_of,
-    changes_of_async,
-    result_of,
-    result_of_async,
-)
+from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import choice
@@ -107,21 +101,6 @@ class TaskHandle:
         seconds = inputs.checked_timeout(timeout)
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
-
-    def watch(self, timeout: Duration | None = None) -> Iterator[Snapshot]:
-        """
-        Yield what it is, and again whenever that has changed, until it has ended.
-
-        Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
-        and WaitInTransactionError as wait() does.
-        """
-        seconds = inputs.checked_timeout(timeout)
-        return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
-
-    def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
-        """Do what watch() does, without holding up the event loop."""
-        seconds = inputs.checked_timeout(timeout)
-        return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
 
     def progress(self) -> models.Journal | None:
         """

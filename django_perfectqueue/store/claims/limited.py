@@ -19,7 +19,7 @@ from ..arithmetic.rate_limit import named as listed
 from ..database.dialects.base import Row
 from ..lanes.accounts import known, note_owner
 from ..limits.holds import DueHold, SeenLane, due_holds
-from ..limits.meters import limits
+from ..limits.meters import read_rules
 from ..values import Lease
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Limits:
                 left_out.update(dict.fromkeys(some, keys))
         if not left_out:
             return {}
-        held_by = limits(self.by.db, set().union(*left_out.values())).keys()
+        held_by = read_rules(self.by.db, set().union(*left_out.values()), None)[1].keys()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:

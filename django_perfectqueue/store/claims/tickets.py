@@ -49,13 +49,15 @@ class Tickets:
 
         Raise UnreadableError where one can't be taken for what is in its row.
         """
-        wants = counted(picks)
+        wants, marks = counted(picks), self.request.marks
+        marked = set(marks.lanes) if marks.in_use else set[int]()
         with noting_unreadable(wants, using=self.request.using):
             lines = by_lane(self.claim(wants, limit))
             if not alone:
                 for lane in short(wants, lines, limit):
-                    # Whether it is empty is read from its start, so not before it gave nothing.
-                    if not (self.request.marks.in_use and lines.get(lane)):
+                    # Whether it is empty is read from its start: of one that gives again and
+                    # again not before it gave nothing.
+                    if not (lane in marked and lines.get(lane)):
                         self.accounts.found_short(lane)
             return self.in_order(picks, lines)
 

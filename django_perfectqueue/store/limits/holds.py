@@ -19,7 +19,7 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
-from .meters import Meters, allowances, read
+from .meters import METERS, Meters, allowances
 
 # In seconds. A lane that was let back into the fair order may not use the room that it was
 # given: its user is paused, or another limit is full. Then the next one is, after so long.
@@ -239,7 +239,7 @@ def open_shut(after: int, *, using: str) -> tuple[int | None, int]:
 def open_again(keys: Collection[str], *, using: str) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with in_transaction(using) as db:
-        read(db, keys, None, db.dialect.lock_clause)
+        db.rows(METERS + db.dialect.lock_clause, keys=sorted(keys))
         return open_holds(db, keys, None)
 
 

@@ -82,7 +82,7 @@ def meters(db: Session, which: str, **values: Any) -> Counts:
 
 
 def lock_meters(db: Session, keys: Collection[str]) -> None:
-    locked(db, keys, None)
+    locked(db, keys)
     # What such a limit holds back is looked at again.
     open_holds(db, keys, None)
 

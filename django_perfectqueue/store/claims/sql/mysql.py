@@ -60,6 +60,7 @@ SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
     "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
     "ticket"."timer_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
     "lane"."virtual_time" = "lane"."virtual_time" + %(charge)s / "lane"."weight",
+    "lane"."advance" = "lane"."advance" + %(charge)s,
     "lane"."since" = {now}
 WHERE "ticket"."task_id" IN ({ids})
 """

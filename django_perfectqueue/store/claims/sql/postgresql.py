@@ -77,7 +77,7 @@ WITH "ready" AS (
         "token" = %(token)s, "timer_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket"
+        SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){{from_mark}}
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
@@ -90,6 +90,7 @@ WITH "ready" AS (
     SET "running" = "lane"."running" + "count"."tasks",
         "virtual_time" = "lane"."virtual_time"
             + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "advance" = "lane"."advance" + "count"."tasks" * (SELECT "charge" FROM "only"),
         "since" = {{now}}
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0

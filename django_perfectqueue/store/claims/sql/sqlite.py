@@ -51,7 +51,8 @@ ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" LIMIT %(limit)s
 
 CHARGE = """
 UPDATE "perfectqueue_account" SET "running" = "running" + %(tasks)s,
-    "virtual_time" = "virtual_time" + %(charge)s / "weight", "since" = {now}
+    "virtual_time" = "virtual_time" + %(charge)s / "weight",
+    "advance" = "advance" + %(charge)s, "since" = {now}
 WHERE "id" = %(lane)s
 """
 

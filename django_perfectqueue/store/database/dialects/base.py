@@ -54,6 +54,8 @@ class Entry(NamedTuple):
     """
     What an account is charged: tasks begun less ended, seconds, and the mean that was measured.
 
+    ``advance`` is what was charged in advance for those begun, less those ended; of the ``lost``
+    ones it is not known.
     ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
     bring its virtual time, by what they were charged in advance. ``short`` means that its plain
     lane had less than was wanted: it sleeps where no ticket waits in it.
@@ -61,7 +63,9 @@ class Entry(NamedTuple):
 
     account: int
     running: int
+    lost: int
     seconds: float
+    advance: float
     mean: float
     keep: float
     served: bool
@@ -382,8 +386,17 @@ class Dialect(ABC):
         return ""
 
 
-# What a charge makes of an account, by the entry that is ``given``.
+# Of lost tasks about what others of the account were charged goes.
+LEFT = (
+    '"account"."advance" * CASE WHEN "account"."running" > "given"."lost"'
+    ' THEN 1.0 - 1.0 * "given"."lost" / "account"."running" ELSE 0.0 END + "given"."advance"'
+)
+# What a charge makes of an account, by the entry that is ``given``. On MySQL the later ones see
+# what the earlier ones have written.
 CHARGED = {
+    # What the sums of rounded numbers are off by does not outlive the tasks.
+    "advance": f"""CASE WHEN "account"."running" + "given"."running" <= 0 OR {LEFT} < 0.0 THEN 0.0
+        ELSE {LEFT} END""",
     "running": '"account"."running" + "given"."running"',
     "virtual_time": '"account"."virtual_time" + "given"."seconds" / "account"."weight"',
     # A moving mean, of which ``keep`` is how much of the known one stays. The first measure takes

@@ -17,15 +17,15 @@ from django_perfectqueue.models import Schedule, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
-from . import scenario
-from .calls import BROKEN, ask, noted
+from .. import scenario
+from ..audit.history import Ticks
+from ..calls import BROKEN, ask, noted
+from ..faults.stage import Stage, make_rules
+from ..operations import BULK, PLAYS, POND, WEBS
+from ..terms import Terms
 from .feeder import Feeder
-from .history import Ticks
-from .operations import BULK, PLAYS, POND, WEBS
 from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
 from .player import send_signal
-from .stage import Stage, make_rules
-from .terms import Terms
 
 CHANGED = (WEBS, PLAYS)
 

@@ -16,7 +16,9 @@ from typing import Any
 import django
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models.signals import post_migrate
+from django.test import SimpleTestCase
 from django.test.runner import DiscoverRunner
+from django.test.utils import iter_test_cases
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
@@ -24,6 +26,7 @@ from .databases.emptying import empty_instead_of_flush
 from .databases.environment import kind_of
 
 REPORT = "PERFECTQUEUE_TEST_REPORT"
+NO_DATABASE = "no-database"
 LONGEST = 600.0
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 
@@ -54,6 +57,14 @@ class Runner(DiscoverRunner):
 
     def build_suite(self, test_labels: Any = None, **kwargs: Any) -> Any:
         return super().build_suite(test_labels or ["tests"], **kwargs)
+
+    def load_tests_for_label(self, label: str, discover_kwargs: Any) -> Any:
+        """Tag those that Django lets reach no database: they run once for all databases."""
+        tests = super().load_tests_for_label(label, discover_kwargs)
+        for test in iter_test_cases(tests):
+            if isinstance(test, SimpleTestCase) and not test.databases:
+                test.tags = {NO_DATABASE, *getattr(test, "tags", ())}
+        return tests
 
     def setup_databases(self, **kwargs: Any) -> Any:
         post_migrate.connect(empty_sqlite_log)

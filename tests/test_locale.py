@@ -12,7 +12,7 @@ import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 from django.utils.translation.template import templatize
 
 import django_perfectqueue
@@ -25,7 +25,6 @@ IN_TEMPLATE = re.compile(rf"\b(?:_|gettext|ngettext)\({TEXT}")
 FIELD = re.compile(r"%\(\w+\)|\{\w*\}")
 
 
-@tag("no-database")
 class GermanTests(SimpleTestCase):
     def test_every_message_is_translated_and_none_is_left_over(self):
         there = {message for message in catalog(GERMAN / "django.mo") if message}

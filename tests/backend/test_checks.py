@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from django.apps import apps
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.test import SimpleTestCase, modify_settings, override_settings, tag
+from django.test import SimpleTestCase, modify_settings, override_settings
 
 from . import case  # isort: skip
 from django_perfectqueue.compat import APP, task, task_backends
@@ -83,7 +83,6 @@ class CheckTests(SimpleTestCase):
         self.assert_found(32, "can't be the name of a queue", QUEUES=["x" * 101])
 
 
-@tag("no-database")
 class ProjectTests(SimpleTestCase):
     """A project of its own, checked by ``manage.py check`` in a process of its own."""
 

@@ -22,7 +22,7 @@ def setUpModule():
         raise unittest.SkipTest("The benchmarks are not beside the tests.")
 
 
-class ImportTests(unittest.TestCase):
+class ImportTests(SimpleTestCase):
     def test_each_program_begins_before_django_is_set_up(self):
         """So it imports nothing at its head that defines or uses a model."""
         files = (ROOT / "benchmarks").rglob("*.py")
@@ -108,7 +108,6 @@ class CommandTests(Command, SimpleTestCase):
         self.assertIn("there is no 'nobody'; there are perfectqueue", complained)
 
 
-@tag("no-database")
 class ReportTests(SimpleTestCase):
     def test_ratios_are_of_the_same_round(self):
         from benchmarks import report

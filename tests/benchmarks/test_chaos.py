@@ -156,7 +156,6 @@ class CheckerCase(SimpleTestCase):
         self.assertEqual(set(self.found(book, **more)), {kind})
 
 
-@tag("no-database")
 class CheckerTests(CheckerCase):
     """Each kind of violation, planted in a history that is good but for that."""
 
@@ -511,7 +510,6 @@ class CheckerTests(CheckerCase):
         self.assert_found("did not stop", good(), leftovers=["host-a: 2 processes did not end"])
 
 
-@tag("no-database")
 class ClientTests(CheckerCase):
     """What clients take and settle, and what they ask for besides."""
 
@@ -637,7 +635,6 @@ class ClientTests(CheckerCase):
         self.assert_good(book.strike("backend", 19.0, 19.0))
 
 
-@tag("no-database")
 class SteeredTests(CheckerCase):
     """What is asked for at random: graphs, batches and bulk work."""
 
@@ -741,7 +738,6 @@ class SteeredTests(CheckerCase):
             self.assertEqual(found, kinds)
 
 
-@tag("no-database")
 class RecoveryTests(SimpleTestCase):
     def measured(self, book):
         from benchmarks.chaos.audit.recovery import recoveries

@@ -1,10 +1,9 @@
 """The benchmark that kills the primary of a cluster: its command, and what it measures."""
 
 import json
-import unittest
 from unittest import mock
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from .command import Command
 from .test_storm import setUpModule
@@ -29,8 +28,7 @@ def sample(**changes):
     }
 
 
-@tag("no-database")
-class CommandTests(Command, unittest.TestCase):
+class CommandTests(Command, SimpleTestCase):
     module = "benchmarks.failover"
 
     def reported(self, **changes):
@@ -69,7 +67,6 @@ class CommandTests(Command, unittest.TestCase):
         self.assertEqual(code, 1)
 
 
-@tag("no-database")
 class MeasureTests(SimpleTestCase):
     def test_what_was_acquired_before_the_kill_or_is_forgotten_does_not_count(self):
         from benchmarks.chaos.audit.history import RUNNING, Change, Run, Strike

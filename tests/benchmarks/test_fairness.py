@@ -101,7 +101,6 @@ class CommandTests(Folder, TransactionTestCase):
         self.assert_nothing_is_left()
 
 
-@tag("no-database")
 class ReportTests(Folder, SimpleTestCase):
     def test_results_become_a_report_and_a_page(self):
         results, page = self.folder / "results.jsonl", self.folder / "page.md"
@@ -188,7 +187,6 @@ def record():
     return {**about, "database": "simulated", "processors": 1, **found}
 
 
-@tag("no-database")
 class ScenarioTests(Folder, SimpleTestCase):
     def test_a_file_tells_who_submits_what(self):
         from benchmarks.fairness.scenario import arrivals, read
@@ -259,7 +257,6 @@ class ScenarioTests(Folder, SimpleTestCase):
             arrivals(scenario, 1)
 
 
-@tag("no-database")
 class ShippedTests(SimpleTestCase):
     @tag("thorough")
     def test_each_keeps_its_promise_when_simulated(self):
@@ -293,7 +290,6 @@ class ShippedTests(SimpleTestCase):
                         self.assertLess(one["wait"], SPAN * TOO_FAR + found["longest"])
 
 
-@tag("no-database")
 class OverrunTests(SimpleTestCase):
     """
     Ten users have tasks of 20 ms, and one more does what it can to have more than its part.
@@ -381,7 +377,6 @@ AMOUNTS = st.floats(0.0, 100.0)
 CLAIMS = st.lists(st.tuples(st.floats(0.1, 100.0), AMOUNTS), max_size=8)
 
 
-@tag("no-database")
 class RulesTests(SimpleTestCase):
     """Others' rules on the same arrivals: each fails where its source says that it does."""
 
@@ -475,7 +470,6 @@ class EntitledTests(SimpleTestCase):
         self.assertEqual(had["eve"], [0.0] * 4)
 
 
-@tag("no-database")
 class JudgeTests(SimpleTestCase):
     def test_time_is_counted_inside_what_was_measured(self):
         from benchmarks.fairness.audit import Run, spread
@@ -585,7 +579,7 @@ NEW["costs"] = [[2.0], [0.001], [2.0]]
 """Light users who come for ever, of whose tasks most are long."""
 
 
-@tag("thorough", "no-database")
+@tag("thorough")
 class AdversaryTests(SimpleTestCase):
     """
     How far a user with a backlog falls behind its entitlement, whatever the others do.
@@ -670,7 +664,6 @@ class AdversaryTests(SimpleTestCase):
         return worst
 
 
-@tag("no-database")
 class SimulationTests(SimpleTestCase):
     def started(self, users, *, watch=None, **options):
         """Return a simulation of users: of each its weight, its cap and its tasks."""
@@ -703,7 +696,7 @@ class SimulationTests(SimpleTestCase):
         out shorter than expected. Neither is ever more than all the seconds there were,
         and the largest first charge of each task, divided by the smallest weight.
         """
-        settled = [-math.inf] * len(users)
+        reached = [-math.inf] * len(users)
         seconds = sum(max(took, 1.0) for *_share, tasks in users for _due, took in tasks)
         rounds = 2 + len(jumps)
         tasks = sum(len(tasks) for *_share, tasks in users)
@@ -711,13 +704,13 @@ class SimulationTests(SimpleTestCase):
 
         def watch(lines):
             for number, lane in enumerate(lines.lanes):
-                blur = 1e-9 * max(1.0, abs(lane.virtual_time), abs(settled[number]))
-                self.assertGreaterEqual(lane.settled, settled[number] - blur)
+                blur = 1e-9 * max(1.0, abs(lane.virtual_time), abs(reached[number]))
+                self.assertGreaterEqual(lane.reached, reached[number] - blur)
                 self.assertTrue(-blur <= lane.virtual_time <= most, lane)
                 self.assertGreaterEqual(lane.running, 0)
                 if lane.max_running is not None:
                     self.assertLessEqual(lane.running, lane.max_running)
-                settled[number] = max(settled[number], lane.settled)
+                reached[number] = max(reached[number], lane.reached)
 
         done = self.started(
             users, processors=processors, prefetch=prefetch, jumps=jumps, watch=watch

@@ -5,7 +5,7 @@ import textwrap
 import unittest
 from pathlib import Path
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -27,7 +27,6 @@ class FolderTestCase(SimpleTestCase):
         path.write_text(textwrap.dedent(text))
 
 
-@tag("no-database")
 class SizeTests(FolderTestCase):
     def count(self):
         from benchmarks.figures import size
@@ -79,7 +78,6 @@ class SizeTests(FolderTestCase):
         self.assertEqual(self.count()["size"]["lines_with_any"], 2)
 
 
-@tag("no-database")
 class TableTests(FolderTestCase):
     def test_what_is_written_is_read(self):
         from benchmarks.figures import table
@@ -116,7 +114,6 @@ class TableTests(FolderTestCase):
         )
 
 
-@tag("no-database")
 class TransactionsTests(SimpleTestCase):
     def test_a_statement_alone_is_a_transaction_and_frames_are_no_statements(self):
         from benchmarks.figures.database import sent

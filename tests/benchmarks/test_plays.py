@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from django.test import tag
-
 from .test_chaos import Book, CheckerCase, setUpModule  # noqa: F401
 
 NAMES = ("0", "a", "1", "version", "join", "nap", "2", "3", "b", "4")
@@ -61,7 +59,6 @@ class Play(Book):
         return super().history(**{"notes": self.notes, "steps": self.steps, **more})
 
 
-@tag("no-database")
 class WorkflowTests(CheckerCase):
     def test_one_that_goes_well(self):
         self.assert_good(Play())
@@ -128,7 +125,6 @@ class WorkflowTests(CheckerCase):
         self.assert_found("child", book)
 
 
-@tag("no-database")
 class SequenceTests(CheckerCase):
     def members(self, *begins, key="line-1-a", outcome="finished"):
         book = Book()
@@ -148,7 +144,6 @@ class SequenceTests(CheckerCase):
         self.assert_found("sequence", self.members(10.0, 12.0, outcome="failed"))
 
 
-@tag("no-database")
 class OnceTests(CheckerCase):
     def merged(self, *lives, rolled_back=(), at=11.0, ran="two"):
         book = Play()

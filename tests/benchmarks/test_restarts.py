@@ -49,7 +49,6 @@ class CommandTests(Folder, TransactionTestCase):
         self.assertEqual(complained.count("\n"), 1)
 
 
-@tag("no-database")
 class AuditTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
         from benchmarks.restarts.__main__ import Restarts

@@ -67,7 +67,6 @@ class CommandTests(Folder, TransactionTestCase):
         self.assert_nothing_is_left()
 
 
-@tag("no-database")
 class ReachTests(SimpleTestCase):
     def missed(self, **changing):
         run = {"samples": samples(**changing)}
@@ -116,7 +115,6 @@ class ReachTests(SimpleTestCase):
         self.assertTrue(any("open files" in line and "flat" in line for line in lines))
 
 
-@tag("no-database")
 class TrendTests(SimpleTestCase):
     def test_a_leak_is_found_below_what_goes_up_and_down(self):
         found = trends(samples(memory_mib=lambda number: 100.0 + number / 60 + number % 2 / 100))
@@ -135,7 +133,6 @@ class TrendTests(SimpleTestCase):
         self.assertEqual(trends(samples(count=20)), {})
 
 
-@tag("no-database")
 class DeathsTests(SimpleTestCase):
     def test_a_file_more_at_the_end_is_growth(self):
         first = {**dict.fromkeys(NAMES, 8.0), "deaths": 200.0}
@@ -149,7 +146,6 @@ class DeathsTests(SimpleTestCase):
         self.assertEqual(grown([first, {**first, "memory_kib": 9.0 + more}]), ["memory_kib"])
 
 
-@tag("no-database")
 class LoadTests(SimpleTestCase):
     def test_there_is_all_kinds_of_work_and_each_key_once(self):
         coming = portions(2000, seed=1)

@@ -10,7 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest import skipUnless
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 import django_perfectqueue
 from django_perfectqueue import compat
@@ -34,7 +34,6 @@ for line in json.load(sys.stdin):
 """Runs many commands in one process, and prints each with its output."""
 
 
-@tag("no-database")
 @skipUnless(compat.HAS_TASKS, "It shows tasks of Django.")
 class GuideTests(SimpleTestCase):
     def setUp(self):
@@ -117,7 +116,6 @@ class GuideTests(SimpleTestCase):
                     self.assertEqual("--json" in flags, name != "pq_worker")
 
 
-@tag("no-database")
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
 class ListTests(SimpleTestCase):
     def test_it_has_each_page_in_its_section_and_says_what_it_is_for(self):

@@ -17,7 +17,7 @@ from unittest import skipUnless
 
 from django.core.management import load_command_class
 from django.db import connection
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from ..checks.test_checks import database_errors
 from ..databases import die_with_parent
@@ -99,6 +99,8 @@ class UnitTests(SimpleTestCase):
 
 
 class DatabaseTests(SimpleTestCase):
+    databases = {"default"}  # what holds differs with its kind
+
     def test_the_system_checks_accept_each(self):
         entries = [
             entry
@@ -122,7 +124,6 @@ def databases_of(text):
             yield names["DATABASES"]["default"]
 
 
-@tag("no-database")
 class SeveralDatabasesTests(SimpleTestCase):
     """One unit of the template for each database, as `workers.target` starts them."""
 

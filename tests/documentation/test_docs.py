@@ -22,7 +22,7 @@ from django.apps import apps
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 from django.dispatch import Signal
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from django_perfectqueue import (
     application,
@@ -107,7 +107,6 @@ def pages() -> Iterator[Path]:
     yield from sorted(DOCS.rglob("*.md"))
 
 
-@tag("no-database")
 class SettingTests(SimpleTestCase):
     def test_every_setting_has_its_heading_and_says_what_it_means(self):
         text = page("reference/settings.md")
@@ -131,7 +130,6 @@ class SettingTests(SimpleTestCase):
         self.assertEqual(named, set(conf.Options()))
 
 
-@tag("no-database")
 class CommandTests(SimpleTestCase):
     def test_every_command_has_its_heading(self):
         documented = sections(page("reference/commands.md"))
@@ -237,7 +235,6 @@ def classes_of(module: Any) -> list[str]:
     ]
 
 
-@tag("no-database")
 class ErrorTests(SimpleTestCase):
     def test_every_exception_says_what_it_means(self):
         for module in (exceptions, verdicts):
@@ -247,7 +244,6 @@ class ErrorTests(SimpleTestCase):
                     self.assertTrue(vars(module)[name].__doc__)
 
 
-@tag("no-database")
 class SignalTests(SimpleTestCase):
     def test_every_signal_says_when_it_is_sent(self):
         source = Path(inspect.getfile(signals)).read_text()
@@ -259,7 +255,6 @@ class SignalTests(SimpleTestCase):
                     self.assertRegex(source, rf"(?m)^#: .*\n{name} = ")
 
 
-@tag("no-database")
 class CheckTests(SimpleTestCase):
     def test_every_check_is_documented(self):
         folder = Path(inspect.getfile(checks)).parent
@@ -277,7 +272,6 @@ class CheckTests(SimpleTestCase):
         self.assertEqual(sorted(documented), sorted(there))
 
 
-@tag("no-database")
 @unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
 class DjangoTaskTests(SimpleTestCase):
     def test_every_word_and_every_option_is_documented(self):
@@ -298,7 +292,6 @@ class DjangoTaskTests(SimpleTestCase):
                 )
 
 
-@tag("no-database")
 class ApiTests(SimpleTestCase):
     def test_every_public_method_has_a_docstring(self):
         for kind in documented_classes():
@@ -377,7 +370,6 @@ def public(kind: type) -> list[str]:
     return sorted(name for name in own if name[0] != "a" or name[1:] not in own)
 
 
-@tag("no-database")
 class ModelTests(SimpleTestCase):
     def test_every_table_is_on_the_page(self):
         text = page("reference/models.md")
@@ -410,7 +402,6 @@ def columns_in(text: str) -> set[str]:
     return names
 
 
-@tag("no-database")
 class LinkTests(SimpleTestCase):
     def test_every_relative_link_leads_somewhere(self):
         for file in pages():
@@ -438,7 +429,6 @@ def anchors(file: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@tag("no-database")
 @unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django's, which pages import.")
 class ImportTests(SimpleTestCase):
     def test_every_dotted_path_exists(self):
@@ -468,7 +458,6 @@ def source() -> str:
     return "".join(file.read_text() for file in (ROOT / "django_perfectqueue").rglob("*.py"))
 
 
-@tag("no-database")
 class CodeTests(SimpleTestCase):
     def test_every_python_block_is_python(self):
         for file in pages():
@@ -499,7 +488,6 @@ def compiles(source: str) -> bool:
     return True
 
 
-@tag("no-database")
 class TableTests(SimpleTestCase):
     def test_every_table_has_a_head_and_rows_of_its_width(self):
         for file in pages():
@@ -513,14 +501,12 @@ class TableTests(SimpleTestCase):
                     )
 
 
-@tag("no-database")
 class ReadmeTests(SimpleTestCase):
     def test_its_first_two_shell_blocks_are_one_line_each(self):
         blocks = SHELL.findall(README.read_text())
         self.assertEqual([len(block.splitlines()) for block in blocks[:2]], [1, 1])
 
 
-@tag("no-database")
 class RoomTests(SimpleTestCase):
     def test_every_room_is_documented_to_contributors(self):
         documented = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
@@ -530,7 +516,6 @@ class RoomTests(SimpleTestCase):
         self.assertEqual(rooms - set(documented), {"__init__", "apps", "migrations"})
 
 
-@tag("no-database")
 class FeatureTests(SimpleTestCase):
     rows = (*(f"S{n}" for n in range(1, 76)), *(f"N{n}" for n in range(1, 40)), "N44", "N45")
 

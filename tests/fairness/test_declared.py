@@ -7,7 +7,7 @@ from enum import Enum
 from unittest import mock
 
 from django.core.management import call_command
-from django.test import SimpleTestCase, TestCase, tag
+from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Registry, autodiscover, handler
@@ -47,7 +47,6 @@ class DeclaredCase(TestCase):
         return Registry.load()[type_]
 
 
-@tag("no-database")
 class TemplateTests(SimpleTestCase):
     def fill(self, template, data=None, user=""):
         [name] = filled([template], lambda: data, user)

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from .test_metrics import SHIPPED
 
@@ -106,7 +106,6 @@ def tests(hosts):
             }
 
 
-@tag("no-database")
 class AlertTests(SimpleTestCase):
     def test_each_rule_has_its_series(self):
         rules = re.findall(r"alert: PerfectQueue(\w+)", RULES.read_text())

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 from unittest import mock
 
 from django.db import DatabaseError, connection, transaction
-from django.test import SimpleTestCase, TestCase, override_settings, tag
+from django.test import SimpleTestCase, TestCase, override_settings
 
 import django_perfectqueue as pq
 from django_perfectqueue import logs, store
@@ -44,7 +44,6 @@ class PartTests(SimpleTestCase):
             part_of(40)
 
 
-@tag("no-database")
 class LineTests(SimpleTestCase):
     def test_a_line_is_read_as_it_was_written(self):
         reported = entry(MOMENT, "WARNING", "shop.mail", "It took:\nlong.")

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from unittest import SkipTest, mock, skipUnless
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Registry, autodiscover, handler
@@ -211,7 +211,6 @@ class CheckTests(DeclaredCase):
         self.assertIn("tzdata", message)
 
 
-@tag("no-database")
 class DeclarationTests(SimpleTestCase):
     def test_it_must_stand_over_a_handler_and_name_a_timing(self):
         with self.assertRaisesMessage(ConfigError, "no handler"):

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise, takewhile
 from zoneinfo import ZoneInfo
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 from django_perfectqueue.models import Schedule
 from django_perfectqueue.store.arithmetic.ticks import TickTiming
@@ -65,7 +65,6 @@ def is_meant(wall, when):
     return wall.minute in when[0] and wall.hour in when[1]
 
 
-@tag("no-database")
 class WallClockTests(SimpleTestCase):
     """Compared with a second cron that goes from minute to minute."""
 
@@ -97,7 +96,6 @@ class WallClockTests(SimpleTestCase):
         self.assertEqual([next(ticks) for _ in expected], expected)
 
 
-@tag("no-database")
 class AbsenceTests(SimpleTestCase):
     def test_a_delayed_schedule_loses_no_tick_that_is_not_yet_due(self):
         for jitter in (0.0, 20.0):

@@ -6,7 +6,7 @@ from itertools import islice
 from unittest import mock
 from zoneinfo import ZoneInfo
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,6 @@ ZONES = ("America/New_York", "Europe/Paris", "Australia/Lord_Howe", "Antarctica/
          "America/Santiago", "Africa/Casablanca")  # fmt: skip
 
 
-@tag("no-database")
 class IntervalTests(SimpleTestCase):
     def test_ticks_are_counted_from_1970_so_that_restarts_do_not_drift(self):
         timing = TickTiming(every=900)
@@ -57,7 +56,6 @@ def local(zone, *when, count=3, cron):
     return [tick.astimezone(ZoneInfo(zone)).strftime("%d %H:%M %z") for tick in found]
 
 
-@tag("no-database")
 class ClockChangeTests(SimpleTestCase):
     """Debian's rule: fixed times once, at the end of a gap; wildcards by the wall clock."""
 
@@ -128,7 +126,6 @@ class ClockChangeTests(SimpleTestCase):
         self.assertEqual(timing.first_after(moment), expected)
 
 
-@tag("no-database")
 class CronTests(SimpleTestCase):
     def test_the_seven_nicknames(self):
         self.assertEqual(len(NICKNAMES), 7)
@@ -169,7 +166,6 @@ class CronTests(SimpleTestCase):
             TickTiming(cron="@daily", zone="Europe/Pariss").first_after(NEW_YEAR)
 
 
-@tag("no-database")
 class PassedTests(SimpleTestCase):
     def passed(self, timing, first, now, keep):
         return timing.last_passed(first, lambda tick: tick <= now, keep, now)

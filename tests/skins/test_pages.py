@@ -13,7 +13,7 @@ from django.test import SimpleTestCase, tag
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@tag("no-database", "thorough")
+@tag("thorough")
 class SkinTests(SimpleTestCase):
     def trial(self, skin):
         """Return what each request of a trial got; see tests/skins/trial.py."""

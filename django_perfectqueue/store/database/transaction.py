@@ -30,6 +30,7 @@ from django_perfectqueue.exceptions import NotMigratedError
 
 from .dialects import Dialect, dialect_for, dialect_of
 from .dialects.base import Problem, Row, numbers
+from .dialects.packet import unanswered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -272,18 +273,25 @@ class Session(NamedTuple):
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
-        **lists: Iterable[int] | Iterable[str],
+        **parts: str | Iterable[int] | Iterable[str],
     ) -> Cursor:
         """
         Run one statement, as Dialect.execute() does; return the cursor.
 
-        ``lists`` are the insides of the IN lists that the SQL names in braces.
+        ``parts`` come where the SQL names them in braces: a text as it is, which must be SQL; a
+        list as the inside of an IN list.
         """
-        for name, values in lists.items():
-            inside, texts = listed(name, values)
-            sql = sql.replace(f"{{{name}}}", inside)
-            parameters = {**(parameters or {}), **texts} if texts else parameters
+        for name, part in parts.items():
+            if not isinstance(part, str):
+                part, texts = listed(name, part)
+                parameters = {**(parameters or {}), **texts} if texts else parameters
+            sql = sql.replace(f"{{{name}}}", part)
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
+
+    @property
+    def unanswered(self) -> Session:
+        """The session for statements whose answers nobody needs: they go with the next one."""
+        return Session(unanswered(self.cursor), self.dialect)
 
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any

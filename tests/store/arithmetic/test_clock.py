@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from django.test import TestCase, override_settings
+from django.test import TestCase, override_settings, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
@@ -98,15 +98,18 @@ class NewcomersTests(TestCase):
         """Each of these has a place of its own, which no other has paid for."""
         self.assert_share("long", 1 / 5)
 
+    @tag("any-database")
     def test_its_weight_counts_beside_them(self):
         FairShare.objects.create(user="long", weight=3.0)
         self.assert_share("long", 3 / 7)
 
+    @tag("any-database")
     def test_newcomers_of_a_small_weight_get_a_small_share(self):
         FairShare.objects.create(user="long", weight=1.0)
         FairShare.objects.create(user="*", weight=0.1)
         self.assert_share("long", 1 / 1.4)
 
+    @tag("any-database")
     def test_tasks_without_a_user_are_not_passed_either(self):
         self.assert_share("", 1 / 5)
 
@@ -115,13 +118,16 @@ class NewcomersTests(TestCase):
         """Service moves the clock however it ends."""
         self.assert_share("long", 1 / 5, each=0.3, end=crash)
 
+    @tag("any-database")
     @override_settings(PERFECTQUEUE={"MAX_CRASHES": 1})
     def test_nor_do_newcomers_whose_leases_run_out(self):
         self.assert_share("long", 1 / 5, each=0.3, end=lapse)
 
+    @tag("any-database")
     def test_nor_do_newcomers_whose_tasks_are_closed_from_outside(self):
         self.assert_share("long", 1 / 5, each=0.3, end=force)
 
+    @tag("any-database")
     def test_nor_do_newcomers_of_whom_each_has_a_limit_of_its_own(self):
         """Behind no gate has anyone been served before."""
 

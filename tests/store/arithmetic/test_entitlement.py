@@ -1,6 +1,6 @@
 import math
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ contenders = st.builds(
 crowds = st.dictionaries(st.integers(0, 30), contenders, max_size=12)
 
 
-@tag("no-database")
 class EntitlementTests(SimpleTestCase):
     def entitled(self, **contenders):
         return entitlements({name: Contender(*terms) for name, terms in contenders.items()})

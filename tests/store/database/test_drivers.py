@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase
 
 CODE = """
 import sys
@@ -22,7 +22,6 @@ import django_perfectqueue.management.commands.pq_worker
 """
 
 
-@tag("no-database")
 class DriverTests(SimpleTestCase):
     def test_no_other_driver_is_imported(self):
         done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)

@@ -44,7 +44,7 @@ class CallersTransactionTests(TransactionTestCase):
 
         def others():
             began = time.monotonic()
-            pulses = store.heartbeat(held, using="default", alive_time=60)
+            pulses = store.leases.heartbeat(held, using="default", alive_time=60)
             submit("new", user="ann", now=None)
             taken = acquire(10, now=None)
             finish(own, now=None)

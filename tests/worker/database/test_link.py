@@ -298,6 +298,8 @@ class SilenceTests(LinkCase):
 
 
 class ConnectingTests(SimpleTestCase):
+    databases = {"default"}  # what holds differs with its kind
+
     def connected(self, **options):
         """Return a TCP connection as a worker has set it up."""
         with socket.create_server(("127.0.0.1", 0)) as server:

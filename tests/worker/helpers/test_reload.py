@@ -24,7 +24,6 @@ class SayDispatch(Dispatch):
 """
 
 
-@tag("any-database")
 class WatchTests(SimpleTestCase):
     def test_what_is_watched_is_the_project_and_not_what_is_installed(self):
         files = set(project_files())

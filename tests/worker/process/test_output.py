@@ -23,7 +23,6 @@ LINE = b"x" * 99 + b"\n"
 TOO_MANY = 3 * output.MOST_KEPT // len(LINE)
 
 
-@tag("any-database")
 class OutletTests(SimpleTestCase):
     def read_all(self, file, out):
         """Read all that there is, while the outlet writes what it has kept."""

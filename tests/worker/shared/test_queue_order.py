@@ -168,7 +168,6 @@ phases = st.lists(
 )
 
 
-@tag("no-database")
 class AdversaryTests(SimpleTestCase):
     @settings(max_examples=200)
     @given(weights, phases)

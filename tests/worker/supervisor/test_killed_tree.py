@@ -7,7 +7,7 @@ import time
 import unittest
 
 from django.db import connection
-from django.test import tag
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue import conf
 from django_perfectqueue.lib import processes
@@ -155,7 +155,7 @@ class KilledTreeTests(WorkerTestCase):
         self.assertGreater(seconds, self.settings["ALIVE_TIME"] / 3)
 
 
-class ProcessTests(unittest.TestCase):
+class ProcessTests(SimpleTestCase):
     @unittest.skipUnless(processes.pid_space(), "Only Linux says when a process started.")
     def test_a_pid_that_another_process_has_now_is_no_sign_of_life(self):
         own, start = os.getpid(), processes.start_of(os.getpid())

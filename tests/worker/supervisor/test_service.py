@@ -222,7 +222,6 @@ class TitleTests(SimpleTestCase):
             set_title("launcher")
 
 
-@tag("any-database")
 class ImportTests(SimpleTestCase):
     def test_the_command_does_not_import_helpers_that_few_workers_have(self):
         ran = subprocess.run(

@@ -1,11 +1,13 @@
 """The checker finds what is planted, and a short run of chaos has nothing to be found."""
 
+import itertools
 import json
 import signal
 import unittest
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from unittest import mock
 
 from django.db import connection
 from django.test import SimpleTestCase, tag
@@ -736,6 +738,35 @@ class SteeredTests(CheckerCase):
         for at, kinds in ((11.0, []), (2.0, ["bulk"])):
             found = self.bulk("edit", {"edited": 2}, stops=[at], edits=(2, 3))
             self.assertEqual(found, kinds)
+
+
+class SettlingTests(SimpleTestCase):
+    """The clock goes on by 100 s each time that what has died is looked for."""
+
+    def looks(self, *found):
+        """Return how often the end of a run, of 180 s, looks for what has died."""
+        from benchmarks.chaos.work import load
+
+        now, answers = itertools.count(0.0, 100.0), iter(found)
+        clock = mock.Mock(value=next(now))
+
+        def put_back():
+            clock.value = next(now)
+            return next(answers)
+
+        with (
+            mock.patch.multiple(load, ended=mock.DEFAULT, send_signals=mock.DEFAULT),
+            mock.patch.object(load, "put_back_some", side_effect=put_back) as looked,
+            mock.patch.object(load.time, "monotonic", side_effect=lambda: clock.value),
+            load.Load.settling(mock.MagicMock(terms=mock.Mock(drain=180.0)), mock.Mock()),
+        ):
+            return looked.call_count
+
+    def test_it_goes_on_while_something_is_put_back(self):
+        self.assertEqual(self.looks(2, 2, 1, 0, None), 5)
+
+    def test_it_ends_where_nothing_comes_of_what_is_left(self):
+        self.assertEqual(self.looks(0, 0, 0, None), 2)
 
 
 class RecoveryTests(SimpleTestCase):

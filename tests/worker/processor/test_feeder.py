@@ -42,7 +42,7 @@ class FailingVerbTests(ConcurrentTestCase):
                 connections.close_all()
 
         Queue().submit_many({"key": key, "type": "run"} for key in keys)
-        failing = mock.patch.object(store, verb, side_effect=refused)
+        failing = mock.patch(f"{store.__name__}.{verb}", side_effect=refused)
         failing.start()
         self.beside(beside)
         self.work(processor)
@@ -82,7 +82,7 @@ class FailingVerbTests(ConcurrentTestCase):
 
         self.gate = gate
         with mock.patch.object(store.leases, "charge"):
-            self.while_it_fails("heartbeat", processor, "ab", at_once)
+            self.while_it_fails("leases.heartbeat", processor, "ab", at_once)
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 2)
 
     def test_tries_come_ever_more_rarely(self):

@@ -159,7 +159,7 @@ def settle(lease, ending, *, using="default", **terms):
     """End an attempt, and return its word; raise PreemptedError where it is held no longer."""
     words = store.settle([lease], ending, using=using, **terms)
     if lease not in words:
-        raise store.refusal(lease, using=using)
+        raise store.leases.refusal(lease, using=using)
     return words[lease]
 
 
@@ -220,7 +220,9 @@ def assert_books_balance(case):
         lanes = Lane.objects.filter(account=own.pk).values("pk")
         tickets = Ticket.objects.filter(lane=own.pk)
         everywhere = tickets | Ticket.objects.filter(lane__in=lanes)
-        case.assertEqual(own.running, everywhere.filter(state=State.RUNNING).count(), own)
+        running = everywhere.filter(state=State.RUNNING).count()
+        case.assertEqual(own.running, running, own)
+        case.assertEqual(own.advance > 0.0, running > 0, own)
         if not connection.in_atomic_block and tickets.filter(state=State.WAITING).exists():
             case.assertTrue(own.has_waiting, own)
     counted = Meter.objects.exclude(running=0).values_list("key", "running")

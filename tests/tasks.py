@@ -89,6 +89,13 @@ class Wait(Application):
         note(self.task, "end")
 
 
+@handler("wait-atomic")
+class WaitAtomic(Wait):
+    """Do so in the transaction in which it is finished."""
+
+    atomic = True
+
+
 @handler("wait-in-a-loop", retry_wait=0)
 async def wait_in_a_loop(task):
     """Run until a file is there, as a coroutine."""

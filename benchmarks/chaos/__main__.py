@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.command import Record, count, from_on, run
 
 from .command import FaultsCommand
-from .faults import FAULTS
+from .faults.kinds import FAULTS
 from .terms import Terms
 
 

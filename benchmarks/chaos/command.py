@@ -21,7 +21,7 @@ from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
 from tests.databases import Server, UnavailableError
 
-from .faults import Fault
+from .faults.kinds import Fault
 from .report import report
 from .terms import Terms
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .audit.history import Close, History, Row
     from .calls import Call
-    from .history import Close, History, Row
 
 WEBS, POND, PLAYS = "webs", "pond", "plays"
 """

@@ -22,11 +22,12 @@ from benchmarks.servers import SERVERS
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
-from . import attempts, checker, history, plays, proxy, triggers
-from .faults import FAULTS
-from .fleet import Fleet, Host
-from .recovery import recoveries
-from .stage import Stage
+from .audit import attempts, checker, history, plays, triggers
+from .audit.recovery import recoveries
+from .faults import proxy
+from .faults.fleet import Fleet, Host
+from .faults.kinds import FAULTS
+from .faults.stage import Stage
 from .terms import Files, Terms
 
 CLIENT = "client"
@@ -302,7 +303,7 @@ def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any
 
 
 def load(terms: Terms) -> Any:
-    from .load import Load
+    from .work.load import Load
 
     return Load(terms)
 

@@ -3,7 +3,7 @@
 import json
 import os
 
-from benchmarks.chaos.clock import pretend
+from benchmarks.chaos.faults.clock import pretend
 from benchmarks.chaos.terms import HOST, ISOLATION, this_folder
 from benchmarks.database import this_target
 from django_perfectqueue.conf import CHECKS, Options
@@ -20,7 +20,7 @@ LOGGING = {
     "loggers": {"django_perfectqueue": {"handlers": ["stderr"], "level": "INFO"}},
 }
 PERFECTQUEUE = {
-    "DISPATCH": "benchmarks.chaos.handlers.ChaosDispatch",
+    "DISPATCH": "benchmarks.chaos.work.handlers.ChaosDispatch",
     "RETENTION": {"*": None},
     "MAX_ATTEMPTS": 30_000,
     "MAX_CRASHES": 30_000,

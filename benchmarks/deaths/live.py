@@ -26,7 +26,6 @@ CAUSES = {
     "kill": 30,
     "count": 200,
     "exit": 15,
-    "replace": 10,
     "overtime": 6,
     "silent": 1,
     "grow": 1,

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.chaos.proxy import socket_in
+from benchmarks.chaos.faults.proxy import socket_in
 from benchmarks.database import Target, connect
 from benchmarks.servers import OWN_DATABASES
 from tests.databases import Server, ServerError, UnavailableError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.chaos.faults import SERVERS, Fault
-from benchmarks.chaos.history import History, Strike
-from benchmarks.chaos.recovery import Measure
-from benchmarks.chaos.stage import Stage
+from benchmarks.chaos.audit.history import History, Strike
+from benchmarks.chaos.audit.recovery import Measure
+from benchmarks.chaos.faults.kinds import SERVERS, Fault
+from benchmarks.chaos.faults.stage import Stage
 from benchmarks.chaos.terms import Terms
 from tests.databases import ServerError
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.recovery import MEASURES as RECOVERIES
+from benchmarks.chaos.audit.recovery import MEASURES as RECOVERIES
+from benchmarks.chaos.faults.kinds import FAULTS
 from benchmarks.chaos.run import Run, load
 from benchmarks.chaos.terms import Terms
 from benchmarks.child import answer

@@ -94,7 +94,7 @@ class Held:
 
 @dataclass(slots=True)
 class Lane:
-    """``held`` is what it has been charged in advance for what has yet to end."""
+    """``advance`` is what its running tasks were charged when they were taken."""
 
     id: int
     weight: float
@@ -106,7 +106,7 @@ class Lane:
     exists: bool = False
     awake: bool = False
     paused: bool = False
-    held: float = 0.0
+    advance: float = 0.0
     since: int = 0
     waiting: deque[Task] = field(default_factory=deque)
 
@@ -122,17 +122,8 @@ class Lane:
 
     @property
     def reached(self) -> float:
-        """The virtual time without what is expected of the tasks that run, as REACHED has it."""
-        advance = abs(self.cost) / self.weight
-        all_back = self.virtual_time - self.running * advance
-        if self.running < 2 or all_back >= self.finish_tag:
-            return all_back
-        return min(self.virtual_time - advance, self.finish_tag)
-
-    @property
-    def settled(self) -> float:
-        """The virtual time without what was charged in advance."""
-        return self.virtual_time - self.held / self.weight
+        """The virtual time without what was charged in advance, as REACHED has it."""
+        return self.virtual_time - self.advance / self.weight
 
     def as_open(self, share: int, overrun: int | None, *, is_kept: bool) -> UserLanes:
         room = None if self.max_running is None else self.max_running - self.running
@@ -199,7 +190,6 @@ class Lines:
         if not held.lost:
             accounts = Accounts()
             accounts.overrun(held, ran, held.charged or None)
-            self.lanes[held.task.lane].held += ran - (held.charged or held.charge)
             held.charged = ran
             self.write(accounts)
 
@@ -208,7 +198,6 @@ class Lines:
         accounts = Accounts()
         for one in reversed(held):
             accounts.lose(one.task.lane, reached=one.finish_tag)
-            self.lanes[one.task.lane].held -= one.charged or one.charge
             one.lost = True
         self.write(accounts)
         for one in reversed(held):
@@ -333,7 +322,6 @@ class Lines:
             some = min(pick.count, len(lane.waiting), limit - len(taken))
             if some:
                 accounts.begin(lane.id, pick.cost, some)
-                lane.held += pick.cost * some
             for _ in range(some):
                 taken.append(Held(lane.waiting.popleft(), pick, self.queue, holder))
         return taken
@@ -342,7 +330,6 @@ class Lines:
         for held, seconds in ended:
             if not held.lost:
                 accounts.end(held, seconds, held.charged or None)
-                self.lanes[held.task.lane].held -= held.charged or held.charge
 
     def write(self, accounts: Accounts) -> None:
         """Charge the lanes, and put to sleep those that were found empty."""
@@ -354,7 +341,10 @@ class Lines:
             lane.finish_tag = max(lane.finish_tag, entry.finish_tag)
             if 0.0 < entry.finish_tag == max(one.finish_tag for one in [lane, *self.last]):
                 self.last = [lane, *(one for one in self.last if one is not lane)][:LAST]
+            if entry.lost:
+                lane.advance *= 1.0 - entry.lost / lane.running
             lane.running += entry.running
+            lane.advance = max(0.0, lane.advance + entry.advance) if lane.running > 0 else 0.0
             lane.virtual_time += entry.seconds / lane.weight
             if lane.cost < 0 and entry.keep < 1:
                 lane.cost = entry.mean

@@ -46,7 +46,7 @@ def main() -> None:
 def count_operations() -> Figures:
     """Count what each operation sends; ``acquire_new_lane`` is the first of its user's tasks."""
     from django_perfectqueue import store
-    from django_perfectqueue.store.values import new_holder
+    from django_perfectqueue.store.values import ClaimRequest, new_holder
     from tests.factories import acquire, completion, finish, finish_and_acquire
 
     numbers = iter(range(1_000_000))
@@ -79,11 +79,14 @@ def count_operations() -> Figures:
         return leases
 
     def take_alone() -> list[Any]:
-        holder = new_holder()
-        return store.take_alone(
-            "default", limit=1, alive_time=300.0, holder=holder, using="default"
-        )
+        whose = {"holder": new_holder(), "alive_time": 300.0, "using": "default"}
+        return store.take_alone(ClaimRequest(queues=["default"], limit=1, **whose))
 
+    def settle(lease: Any, ending: store.Ending) -> None:
+        store.settle([lease], ending, using="default", seconds=0.001, worker="host:1")
+
+    why = store.Failure(error="ValueError", message="no", traceback="Traceback")
+    retry, fail = store.Ending.retry(3600.0, why), store.Ending.fail(why)
     drain(take, finish, completion)
     for number in range(REPEATS):
         counted("submit_new_lane", lambda number=number: submit_for(f"user-{number}"))
@@ -108,6 +111,11 @@ def count_operations() -> Figures:
             lambda done=done: finish_and_acquire(done, BATCH, now=None, worker="host:1")[0],
         )
         counted("finish_batch", lambda leases=leases: finish(*leases, now=None))
+        submit_many()
+        for name, ending in (("retry", retry), ("fail", fail)):
+            [lease] = take(1)
+            counted(name, lambda lease=lease, ending=ending: settle(lease, ending))
+        drain(take, finish, completion)
     return {
         kind: {name: least(counts, kind) for name, counts in operations.items()}
         for kind in ("statements", "transactions")

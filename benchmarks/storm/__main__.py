@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.chaos.command import FaultsCommand
-from benchmarks.chaos.faults import CLIENTS, FAULTS
+from benchmarks.chaos.faults.kinds import CLIENTS, FAULTS
 from benchmarks.command import Record, count, run
 
 from .scenario import BULK, SHARED

@@ -206,7 +206,11 @@ class Client(Acting):
 
     def take_alone(self) -> None:
         [queue, *_others] = self.some_queues()
-        self.take("take_alone", lambda terms: store.take_alone(queue, limit=3, **terms), [])
+
+        def act(terms: dict[str, Any]) -> list[Any]:
+            return store.take_alone(ClaimRequest(queues=[queue], limit=3, **terms))
+
+        self.take("take_alone", act, [])
 
     def take(
         self, verb: str, act: Callable[[dict[str, Any]], Any], refused: list[Any], **given: Any
@@ -296,7 +300,9 @@ class Client(Acting):
             return
 
         def act() -> dict[str, Any]:
-            pulses = store.heartbeat(leases, alive_time=self.terms.alive_time, using="default")
+            pulses = store.leases.heartbeat(
+                leases, alive_time=self.terms.alive_time, using="default"
+            )
             lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]
             return {"refused": list(map(self.ref, lost))}
 
@@ -310,7 +316,7 @@ class Client(Acting):
             def reported(lease: Any = lease) -> dict[str, Any]:
                 words = store.settle([lease], ending, **terms)
                 if lease not in words:
-                    raise store.refusal(lease, using="default")
+                    raise store.leases.refusal(lease, using="default")
                 instead = words[lease] == "cancelled" and verb != "cancel"
                 return {"cancelled": [self.ref(lease)] if instead else []}
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from benchmarks.chaos.faults.stage import Stage, make_rules
 from benchmarks.chaos.run import measured
-from benchmarks.chaos.stage import Stage, make_rules
 from benchmarks.chaos.terms import Terms
 from benchmarks.child import answer
 

@@ -15,7 +15,6 @@ from benchmarks.recorder import note
 from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.middleware import wanted
 
 BORN = "born"
 DIES_AT_START = 0.05
@@ -195,11 +194,6 @@ class Grow(Noted):
         del held[:1]
 
 
-class Replace(Noted):
-    def act(self) -> None:
-        wanted.set()
-
-
 class DeathsDispatch(Dispatch):
     """The type ``count`` does nothing: processors are replaced when they have run some tasks."""
 
@@ -210,5 +204,4 @@ class DeathsDispatch(Dispatch):
         "overtime": Overtime,
         "silent": Silent,
         "grow": Grow,
-        "replace": Replace,
     }

@@ -124,14 +124,10 @@ def of_submit(task: AcquiredTask, name: str) -> Any:
         return None
 
 
-def most_attempts(
-    task: AcquiredTask, handler: Handler, *, asked: bool, usual: int | None = None
-) -> int:
-    """Return how many attempts may end in an error; what is ``usual`` goes before the handler."""
-    if task.lease.context is not None:
-        usual = of_submit(task, "max_attempts") or usual
-    if usual:
-        return int(usual)
+def most_attempts(task: AcquiredTask, handler: Handler, *, asked: bool) -> int:
+    """Return how many attempts may end in an error, by the submit, or else by the handler."""
+    if task.lease.context is not None and (given := of_submit(task, "max_attempts")):
+        return int(given)
     most = getattr(handler, "max_attempts", None)
     if asked:
         most = getattr(handler, "attempts_when_asked", None) or most

@@ -64,7 +64,7 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     changes = delete(rows["changes"], using=using)
     # Before the tasks, which they submit.
     schedules = delete(rows["schedules"], using=using)
-    tasks, kept_for = store.clear(Q(user=user) & ~RUNS, using=using)
+    tasks, kept_for = store.upkeep.clear(Q(user=user) & ~RUNS, using=using)
     warn(kept_for)
     done = {"tasks": tasks, "running": list(asked.values()).count(False), "schedules": schedules}
     rename = partial(rows["batches"].update, user="")

@@ -82,7 +82,7 @@ class BulkHandler(Application):
         task, using = self.task, self.task.lease.using
         with task.settling():
             # It need not wait for the monitor, whose calls wait for the lock on SQLite.
-            [pulse] = store.heartbeat([task.lease], alive_time=None, using=using)
+            [pulse] = store.leases.heartbeat([task.lease], alive_time=None, using=using)
             if pulse.cancel_requested:
                 raise exceptions.CancelRequestedError(f"Task '{task.key}' is to be cancelled.")
             counts = Counter(task.data["done"])

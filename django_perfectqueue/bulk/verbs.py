@@ -89,7 +89,7 @@ def act(operation: Operation, found: Found, cancelled: Mapping[int, bool], *, us
     if verb == "cancel":
         over = cancelled.get(task_id)
         if over is None:
-            over = store.cancel_request(task_id, using=using)
+            over = store.dependencies.cancel_request(task_id, using=using)
         return Answer(found, CANCELLED[over])
     if verb == "copy":
         if not key:

@@ -137,40 +137,31 @@ def check_routers(alias: str) -> Iterator[CheckMessage]:
 
 
 def notify_problems(alias: str) -> Iterator[CheckMessage]:
+    if why := unheard(alias):
+        yield warning(
+            6,
+            f"Submits can't notify workers: {why}. Workers see tasks only when they look.",
+            f"Set {SETTING}['NOTIFY'], or the environment variable TMPDIR, to a folder that workers"
+            f" and those who submit share; or {SETTING}['NOTIFY'] to False.",
+        )
+
+
+def unheard(alias: str) -> str:
+    """Return why submits can't notify workers by the file system, or an empty text."""
     try:
         # It raises where none can be written to.
         options().notify_folder or tempfile.gettempdir()
     except OSError as error:
-        yield warning(
-            6,
-            f"Submits can't notify workers: {error.strerror}. These see tasks only when they look.",
-            f"Set {SETTING}['NOTIFY'] or the environment variable TMPDIR to a folder.",
-        )
-        return
+        return str(error.strerror)
     if (folder := datagrams.folder_of(connections[alias])) is None:
-        return
+        return ""
     parent = os.path.dirname(folder)
-    hint = (
-        f"Set {SETTING}['NOTIFY'] to another folder, which workers and those who submit share, or"
-        " to False."
-    )
     # Where a worker has made its folder already, others need only send there.
     is_made = os.path.lexists(folder)
     path, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
     if not (os.path.isdir(path) and os.access(path, needed | os.X_OK)):
-        yield warning(
-            6,
-            f"Submits can't notify workers in '{parent}': it is no folder, or not for this user to"
-            " write to. Workers will see tasks only when they look.",
-            hint,
-        )
-    elif not datagrams.fits(folder):
-        yield warning(
-            7,
-            f"Submits can't notify workers in '{parent}': the path is too long for a socket."
-            " Workers will see tasks only when they look.",
-            hint,
-        )
+        return f"'{parent}' is no folder, or not for this user to write to"
+    return "" if datagrams.fits(folder) else f"the path '{parent}' is too long for a socket"
 
 
 def in_memory(name: str) -> bool:

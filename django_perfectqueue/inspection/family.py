@@ -19,7 +19,6 @@ from django_perfectqueue.store.dependencies.batches import exact as exact
 from django_perfectqueue.store.dependencies.batches import summed as summed
 
 MOST = 50
-LEVELS = 8
 COUNTED = 10_000
 LETTERS = 1_000
 WHENS = {
@@ -29,13 +28,11 @@ WHENS = {
 }
 JOINED = WHENS[When.JOINED]
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
-# The first links from some tasks, and whether from where each leads others lead on.
+# The first links of a task to what it waits for, or from what waits for it.
 LINKS = """
-SELECT {way} AS "way", EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency" AS "next" WHERE "next"."{near}" = "link"."{far}"
-) AS "goes_on", "id", "child_id", "parent_id", "if_failed", "state" FROM (
+SELECT {number} AS "number", "id", "child_id", "parent_id", "if_failed", "state" FROM (
     SELECT "id", "child_id", "parent_id", "if_failed", "state" FROM "perfectqueue_dependency"
-    WHERE "{near}" IN ({ids}) {order} LIMIT {most}
+    WHERE "{column}" = {id} {order} LIMIT {most}
 ) AS "link"
 """
 # What has failed is read first, then what is awaited, then what is new or met.
@@ -141,24 +138,12 @@ class Known:
         return cls(tasks, summed(models.Batch.objects.using(using)))
 
 
-def family(
-    task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS, known: Known | None = None
-) -> Family:
-    """
-    Return what a task waits for and what waits for it, directly or not: ``most`` of each.
-
-    Each level is read by one statement.
-    """
-    found, links = Family(task_id), dict[int, models.Dependency]()
-    ways = [Way("child_id", "parent_id", task_id), Way("parent_id", "child_id", task_id)]
-    for level in range(levels):
-        for way, rows in zip(ways, links_of(ways, most + 1, using), strict=True):
-            found.more |= len(rows) > most
-            links |= way.follow(rows[:most], most)
-            found.more |= level == levels - 1 and way.goes_on
-        ways = [way for way in ways if way.left]
-        if not ways or found.more:
-            break
+def family(task_id: int, *, using: str, most: int = MOST, known: Known | None = None) -> Family:
+    """Return what a task waits for and what waits for it, ``most`` of each, by one statement."""
+    found = Family(task_id)
+    ways = links_of([("child_id", task_id), ("parent_id", task_id)], most + 1, using)
+    found.more = any(len(rows) > most for rows in ways)
+    links = {row.pk: row for rows in ways for row in rows[:most]}
     ids = {id_ for row in links.values() for id_ in (row.child_id, row.parent_id)}
     found.relatives = relatives(ids, using=using, known=known)
     found.links = [
@@ -169,46 +154,22 @@ def family(
     return found
 
 
-class Way:
-    """The way up or down from a task: from the ``left`` ones on, in the column ``near``."""
-
-    def __init__(self, near: str, far: str, start: int) -> None:
-        self.near, self.far = near, far
-        self.seen = self.left = {start}
-        # Whether there are links beyond those that were followed last.
-        self.goes_on = False
-
-    def follow(self, rows: Sequence[Any], most: int) -> dict[int, models.Dependency]:
-        """Return the links by which to go on, as long as no more than ``most`` are reached."""
-        links, before = {}, self.seen
-        for row in rows:
-            if (other := getattr(row, self.far)) in self.seen or len(self.seen) <= most:
-                links[row.pk] = row
-                self.seen = self.seen | {other}
-        self.left = {id_ for id_ in self.seen - before if id_ > 0}
-        self.goes_on = any(row.goes_on for row in rows if getattr(row, self.far) in self.left)
-        return links
-
-
-def links_of(ways: Sequence[Way], most: int, using: str) -> list[list[Any]]:
-    """Return by one statement the first links of each of these ways, from where it is now."""
+def links_of(ends: Sequence[tuple[str, int]], most: int, using: str) -> list[list[Any]]:
+    """Return by one statement the first links that have an id in a column, of each of these."""
     queries = [
         LINKS.format(
-            way=number,
-            near=way.near,
-            far=way.far,
-            ids=", ".join(map(str, sorted(way.left))),
-            order=FAILED_FIRST if way.near == "child_id" else "",
+            number=number,
+            column=column,
+            id=id_,
+            order=FAILED_FIRST if column == "child_id" else "",
             most=most,
         )
-        for number, way in enumerate(ways)
+        for number, (column, id_) in enumerate(ends)
     ]
-    found: list[list[Any]] = [[] for _way in ways]
+    found: list[list[Any]] = [[] for _end in ends]
     with reading(using) as db:
-        for number, goes_on, *values in db.union(queries):
-            row: Any = models.Dependency(**dict(zip(COLUMNS, values, strict=True)))
-            row.goes_on = bool(goes_on)
-            found[number].append(row)
+        for number, *values in db.union(queries):
+            found[number].append(models.Dependency(**dict(zip(COLUMNS, values, strict=True))))
     return found
 
 
@@ -297,7 +258,7 @@ def callbacks(
     batch: int, *, using: str, known: Known | None = None
 ) -> list[tuple[Relative, FamilyLink]]:
     """Return the first MOST tasks that wait for a batch, or have waited for it."""
-    [rows] = links_of([Way("parent_id", "child_id", -batch)], MOST, using)
+    [rows] = links_of([("parent_id", -batch)], MOST, using)
     found = relatives([row.child_id for row in rows], using=using, known=known)
     return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
 

@@ -1,20 +1,20 @@
-"""How tasks have ended, and each change of one until then; waiting for it."""
+"""How tasks have ended; waiting for it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error
 
 from django_perfectqueue import exceptions, store
-from django_perfectqueue.models import Journal, Outcome, Task, TaskQuerySet
+from django_perfectqueue.models import Outcome
 from django_perfectqueue.payload import codecs
 
 logger = logging.getLogger("django_perfectqueue.ends")
@@ -23,12 +23,8 @@ SHARE = 0.1
 # In seconds, the shortest and the longest pause.
 BOUNDS, BOUNDS_IF_NOTIFIED = (0.02, 0.5), (0.5, 5.0)
 
-COLUMNS = ("pk", "status", "tries", "ticket__watched")
-
 # How a task that was joined has not ended.
 DELETED, LATE = "deleted", "late"
-
-T = TypeVar("T")
 
 ERRORS: dict[str, type[exceptions.TaskFailedError]] = {
     Outcome.CANCELLED: exceptions.TaskCancelledError,
@@ -94,10 +90,18 @@ def results_of(
     not all have ended after so many seconds; WaitInTransactionError in a transaction.
     """
     waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
-    return followed(waiter, waiter.look)
+    try:
+        while True:
+            yield from waiter.look()
+            if not waiter.keys:
+                return
+            waiter.check()
+            waiter.wait()
+    finally:
+        waiter.close()
 
 
-def results_of_async(
+async def results_of_async(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> AsyncGenerator[End, None]:
     """
@@ -107,29 +111,9 @@ def results_of_async(
     looks it holds no thread and no connection.
     """
     waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
-    return followed_async(waiter, waiter.look)
-
-
-def followed(waiter: ResultWaiter, look: Callable[[], Iterable[T]]) -> Generator[T, None, None]:
-    """Yield what each look finds, until nothing is waited for."""
-    try:
-        while True:
-            yield from look()
-            if not waiter.keys:
-                return
-            waiter.check()
-            waiter.wait()
-    finally:
-        waiter.close()
-
-
-async def followed_async(
-    waiter: ResultWaiter, look: Callable[[], Iterable[T]]
-) -> AsyncGenerator[T, None]:
-    """Do the same; between two looks it holds no thread and no connection."""
     waiter.listener = None
     while True:
-        for found in await sync_to_async(look)():
+        for found in await sync_to_async(waiter.look)():
             yield found
         if not waiter.keys:
             return
@@ -151,7 +135,7 @@ class ResultWaiter:
         self.queue = queue
         self.using = using
         self.timeout = timeout
-        self.since = self.changed_at = time.monotonic()
+        self.since = time.monotonic()
         self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
@@ -240,15 +224,12 @@ class ResultWaiter:
         channels = store.notify.end_channels(self.waited_for)
         return self.listener is not None and self.listener.hears(channels)
 
-    def is_notified(self) -> bool:
-        """Return whether the end of each will be notified."""
-        return self.are_watched and self.hears_all()
-
     def pause(self) -> float:
-        """Return the seconds until the next look: a tenth of the time since the last change."""
+        """Return the seconds until the next look: a tenth of the time waited so far."""
         now = time.monotonic()
-        soonest, latest = BOUNDS_IF_NOTIFIED if self.is_notified() else BOUNDS
-        pause = min(latest, max(soonest, SHARE * (now - self.changed_at)))
+        is_notified = self.are_watched and self.hears_all()
+        soonest, latest = BOUNDS_IF_NOTIFIED if is_notified else BOUNDS
+        pause = min(latest, max(soonest, SHARE * (now - self.since)))
         if self.timeout is None:
             return pause
         return max(0.0, min(pause, self.since + self.timeout - now))
@@ -268,83 +249,3 @@ def missing(queue: str, keys: list[str]) -> exceptions.NotFoundError:
 def list_keys(keys: list[str]) -> str:
     more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
     return ", ".join(f"'{key}'" for key in keys[:5]) + more
-
-
-# Follow one task: each change of it, until it has ended.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """
-    A task at one moment.
-
-    ``attempt`` counts the attempts, the running one among them; ``progress``, a part of 1 or
-    None, and ``stage`` are what the present or last one has reported.
-    """
-
-    status: str
-    attempt: int
-    progress: float | None = None
-    stage: str = ""
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in Outcome.values
-
-
-def changes_of(queue: str, key: str, *, using: str, timeout: float | None) -> Iterator[Snapshot]:
-    """
-    Yield what a task is, and again whenever that has changed, until it has ended.
-
-    Raise what results_of() does.
-    """
-    watcher = Watcher(queue, key, using=using, timeout=timeout)
-    return followed(watcher, watcher.changes)
-
-
-def changes_of_async(
-    queue: str, key: str, *, using: str, timeout: float | None
-) -> AsyncIterator[Snapshot]:
-    """Do the same, without holding up the event loop."""
-    watcher = Watcher(queue, key, using=using, timeout=timeout)
-    return followed_async(watcher, watcher.changes)
-
-
-class Watcher(ResultWaiter):
-    """Waits for one task to change; only its end is ever notified, so it polls as well."""
-
-    def __init__(self, queue: str, key: str, *, using: str, timeout: float | None) -> None:
-        super().__init__(queue, [key], using=using, timeout=timeout)
-        self.key = key
-        self.last: Snapshot | None = None
-
-    def changes(self) -> list[Snapshot]:
-        """Return the task if it has changed since the last call; one that has ended is the last."""
-        found = store.database.with_retries(self.snapshot, using=self.using)
-        if found == self.last:
-            return []
-        self.last, self.changed_at = found, time.monotonic()
-        if found.has_ended:
-            self.waited_for = {}
-        return [found]
-
-    def snapshot(self) -> Snapshot:
-        """Return the task; raise NotFoundError where there is none."""
-        rows: TaskQuerySet = Task.objects.using(self.using).with_tries()
-        rows = rows.filter(queue=self.queue, key=self.key)
-        row = rows.values_list(*COLUMNS).first()
-        if row is None:
-            raise missing(self.queue, [self.key])
-        task_id, status, attempt, watched = row
-        self.waited_for, self.unfound = {task_id: self.key}, []
-        self.are_watched = bool(watched)
-        report = None
-        if attempt and status != Outcome.FINISHED:
-            journals = Journal.objects.using(self.using).filter(task_id=task_id).present()
-            report = journals.values_list("progress", "stage").first()
-        progress, stage = report or (None, "")
-        return Snapshot(status=status, attempt=attempt, progress=progress, stage=stage)
-
-    def is_notified(self) -> bool:
-        """Return False: of changes before the end nobody is notified."""
-        return False

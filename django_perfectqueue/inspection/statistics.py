@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta, timezone
 
 from django.db.models import Exists, Q
@@ -22,7 +22,7 @@ from django_perfectqueue.store.records.usage import (
     start_of,
     type_key,
 )
-from django_perfectqueue.store.records.usage_read import series, sums, totals
+from django_perfectqueue.store.records.usage_read import series, sums
 
 from .workers import WORKERS
 
@@ -76,10 +76,8 @@ class Statistics:
     """
     How the attempts of a queue, or of one type or user in it, ended, and how long they took.
 
-    ``day`` is None where they are since ever. An attempt is counted when it has ended:
-    ``lost`` where its process died or another had its task. ``still_failed`` is how many tasks
-    failed that day and were not put back since, among its 10,000 newest failures; None for all
-    time.
+    ``day`` is None where they are of another time. An attempt is counted when it has ended:
+    ``lost`` where its process died or another had its task.
     """
 
     queue: str
@@ -92,7 +90,6 @@ class Statistics:
     failed: int = 0
     cancelled: int = 0
     lost: int = 0
-    still_failed: int | None = None
     run: Distribution
     wait: Distribution
 
@@ -133,15 +130,7 @@ def statistics(
         usage_key = UsageKey(queue, others=False, user=user)
     points = series(usage_key, *span_of(day), using=using)
     tally = Tally.sum(tally for _start, tally in points)
-    return made(usage_key, tally, day=day, still_failed=still_failed(usage_key, day, using=using))
-
-
-def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
-    """Return the statistics of a day, by default of today: of all types, then of each that ran."""
-    day = day or store.records.clock(using=using).date()
-    whole = statistics(queue, day, using=using)
-    types = types_of([queue], within(*span_of(day)), using=using)
-    return [whole, *(replace(one, day=day) for _key, one in sorted(types.items()))]
+    return made(usage_key, tally, day=day)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,36 +200,7 @@ def by_time(
     return [(start, Tally.sum(some)) for start, some in found.items()]
 
 
-def still_failed(usage_key: UsageKey, day: date, *, using: str) -> int:
-    """Return how many tasks failed on a day and were not put back, of the COUNTED newest."""
-    since, until = span_of(day)
-    failed = DeadLetter.objects.using(using).filter(
-        status=Outcome.FAILED, ended_at__gte=since, ended_at__lt=until
-    )
-    names = failed.order_by("-ended_at").values_list("task__queue", "task__type", "task__user")
-    return sum(
-        queue == usage_key.queue
-        and (type_ == usage_key.type or (usage_key.others or not usage_key.type))
-        and (usage_key.type != "" or user == usage_key.user)
-        for queue, type_, user in names[:COUNTED]
-    )
-
-
-def lifetime(queue: str, *, using: str) -> list[Statistics]:
-    """
-    Return the statistics since ever: first of all types, then of each, up to MOST_TYPES.
-
-    A type beyond these is only in the sum.
-    """
-    found = totals([queue], most=MOST_TYPES + 1, using=using)
-    everything = all_types_key(queue)
-    rest = sorted(found.keys() - {everything})
-    return [made(key, found.get(key, Tally())) for key in (everything, *rest)]
-
-
-def made(
-    usage_key: UsageKey, tally: Tally, *, day: date | None = None, still_failed: int | None = None
-) -> Statistics:
+def made(usage_key: UsageKey, tally: Tally, *, day: date | None = None) -> Statistics:
     is_type = bool(usage_key.type) and not usage_key.others
     return Statistics(
         queue=usage_key.queue,
@@ -248,7 +208,6 @@ def made(
         type=usage_key.type if is_type else "",
         user=None if usage_key.type else usage_key.user,
         **{name: getattr(tally, name) for name in ("ended", *ENDINGS)},
-        still_failed=still_failed,
         run=Distribution.of(tally.lasted, tally.squares, tally.runs),
         wait=Distribution.of(tally.waited, tally.wait_squares, tally.waits),
     )

@@ -127,7 +127,6 @@ TEXT = """
 --cron EXPRESSION     Five fields, six with seconds first, or a nickname such as @daily.
 --data                Show what was submitted, too.
 --database ALIAS      Alias of the database (default: DATABASE).
---day DAY             A day in UTC such as 2026-11-22 (today), or all for all time.
 --deadline SPAN       A tick that is later than this is dropped.
 --debounce SPAN       Merge submits of a key into one task, which starts this long after the last.
 --delay SPAN          Submit the task this long after its tick.
@@ -191,7 +190,6 @@ TEXT = """
                       filters choose, a task of the queue does the work.
 --reload              Restart when the code changes. For development.
 --remaining N         How many more tasks it submits.
---run                 Run the due tasks of its queue, as pq_worker --burst does; print its result.
 --run-in QUEUE        Have a task of this queue do it (default: the queue of the tasks).
 --sequence NAME       The sequence in which it runs after the one before.
 --since TIME          From this time on: 2h (ago), 10:00 or ISO 8601.
@@ -215,7 +213,6 @@ TEXT = """
 --wait-for-database SECONDS
                       At the start, wait at most this long for a database that can't be reached or
                       is not migrated.
---watch SECONDS       Show it again, every 2 seconds or as many as are given, until Ctrl-C.
 --weight W            Twice the weight gets twice the processor time while users compete.
 --with-dependents     Also all tasks that wait for these, directly or not.
 --yes                 Do not ask; needed where there is no terminal.
@@ -252,7 +249,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--priority priority": int,
     "--first --prefetch": at_least(0),
     "--concurrency --max-attempts --max-memory --max-requests --processors": at_least(1),
-    "--wait-for-database --watch": at_least(1),
+    "--wait-for-database": at_least(1),
     "--at-once": or_none(at_least(1)),
     "--catch-up --pause-after --remaining": or_none(int),
     "--at-most --deadline --debounce --delay --every --expires-after": or_none(span),
@@ -273,7 +270,6 @@ WORDS: Mapping[str, Words] = {
     "--tag": {"action": "append", "dest": "tags"},
     "--time": {"dest": "run_at"},
     "--unique": {"choices": ("waiting", "live")},
-    "--watch": {"nargs": "?", "const": 2},
 }
 
 # What tasks must have, all of it.

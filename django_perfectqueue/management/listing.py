@@ -258,7 +258,7 @@ class TaskPage:
         using = self.command.queue.using
         task = self.found(key)
         story = Story(task, using=using)
-        own = family(task.pk, using=using, levels=1)
+        own = family(task.pk, using=using)
         batch = batch_of(self.command.queue, task.pk)
         kept = workflow(story)
         listed = story.episodes

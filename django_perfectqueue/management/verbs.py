@@ -81,7 +81,6 @@ class NounCommand(QueueCommand):
     name_help: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
     default: ClassVar[str] = ""
-    default_flags: ClassVar[str] = ""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         parser = super().create_parser(
@@ -98,7 +97,6 @@ class NounCommand(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         shared = [action for action in parser._actions if action.dest != "help"]
-        add_flags(parser, self.default_flags)
         verbs = parser.add_subparsers(
             dest="verb", metavar="VERB", title="verbs", parser_class=HintingParser
         )

@@ -41,6 +41,10 @@ class Migration(migrations.Migration):
                 ("paused", models.BooleanField(default=False, verbose_name="paused")),
                 ("running", models.IntegerField(default=0, verbose_name="running")),
                 (
+                    "advance",
+                    models.FloatField(db_default=0.0, verbose_name="charged in advance"),
+                ),
+                (
                     "has_waiting",
                     models.BooleanField(default=True, verbose_name="has waiting tasks"),
                 ),
@@ -149,6 +153,7 @@ class Migration(migrations.Migration):
                             ("cost__range", (-10000000000.0, 10000000000.0)),
                             ("weight__range", (0.001, 1000000.0)),
                             ("paused__range", (False, True)),
+                            ("advance__range", (0.0, 1000000000000000.0)),
                             ("has_waiting__range", (False, True)),
                             ("has_open__range", (False, True)),
                             django_perfectqueue.models.fields.IsTime("since"),

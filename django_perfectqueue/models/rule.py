@@ -293,7 +293,13 @@ READY = (
 )
 
 
-@readable(virtual_time=(-1e15, 1e15), cost=(-1e10, 1e10), weight=WEIGHT, finish_tag=(0.0, 1e15))
+@readable(
+    virtual_time=(-1e15, 1e15),
+    cost=(-1e10, 1e10),
+    weight=WEIGHT,
+    advance=(0.0, 1e15),
+    finish_tag=(0.0, 1e15),
+)
 class Account(PartlyIndexed):
     """
     What one user has had in one queue, and its turn. Its id is the hash of both.
@@ -303,6 +309,7 @@ class Account(PartlyIndexed):
     none was measured yet. The account with the smallest turn is served next; of equals the one
     that waits the longest, ``since`` its first task was due or it was last served, or where
     it sleeps since it was found empty.
+    ``advance`` is how many seconds its running tasks were charged when they were taken.
     ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
     what was expected: the largest is the clock of the queue.
 
@@ -322,6 +329,7 @@ class Account(PartlyIndexed):
     max_running = models.IntegerField(_("max running"), null=True, blank=True)
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
+    advance = models.FloatField(_("charged in advance"), db_default=0.0)
     has_waiting = models.BooleanField(_("has waiting tasks"), default=True)
     has_open = models.BooleanField(_("has tasks behind open limits"), db_default=False)
     since = models.DateTimeField(_("since"), default=clock.now)

@@ -165,11 +165,14 @@ class Worker(models.Model):
         """Those that are kept for short tasks."""
         return [state for state in self.states if state.get("kept")]
 
-    def is_gone(self, now: datetime) -> bool:
-        return self.seen_at <= now - UNSEEN
-
-    def takes_tasks(self, now: datetime) -> bool:
-        return not (self.leaving or self.draining or self.is_gone(now))
+    @property
+    def state(self) -> str:
+        """By its ``clock`` alive, gone, leaving, draining, or drained when nothing runs."""
+        if self.seen_at <= self.clock - UNSEEN:
+            return "gone"
+        if self.leaving or not self.draining:
+            return "leaving" if self.leaving else "alive"
+        return "draining" if any(state["tasks"] for state in self.states) else "drained"
 
 
 # What users received, and how the tasks of each type ended, by time.

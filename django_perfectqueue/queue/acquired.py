@@ -149,7 +149,7 @@ class AcquiredTask(ReportingTask):
         # A renewal would lock the ticket as long as the transaction lasts.
         alive_time = self.alive_time if self.deferred is None else None
         using = self.lease.using
-        [pulse] = store.heartbeat([self.lease], alive_time=alive_time, using=using, now=now)
+        [pulse] = store.leases.heartbeat([self.lease], alive_time=alive_time, using=using, now=now)
         if not pulse.held:
             raise self._preempted()
         if pulse.cancel_requested:
@@ -555,7 +555,7 @@ class AcquiredTask(ReportingTask):
 
     def _preempted(self) -> exceptions.PreemptedError:
         """Return the error for a lease that the store has refused."""
-        return store.refusal(self.lease, using=self.lease.using)
+        return store.leases.refusal(self.lease, using=self.lease.using)
 
     aversion = twin(version)
     aheartbeat = twin(heartbeat)

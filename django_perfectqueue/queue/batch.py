@@ -227,7 +227,7 @@ def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iter
     name = inputs.checked("name of a batch", name, inputs.KEY_LENGTH)
     user = inputs.checked_user(user)
     with store.database.together(using=queue.using):
-        id_ = store.create_batch(queue.name, name, user, parent, using=queue.using)
+        id_ = store.dependencies.create_batch(queue.name, name, user, parent, using=queue.using)
         yield Batch(queue, name, id_, user)
 
 

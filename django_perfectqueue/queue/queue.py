@@ -16,7 +16,7 @@ from django_perfectqueue.fairness import edit, set_limit
 from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
-from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
+from django_perfectqueue.inspection.statistics import Statistics, statistics
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict
@@ -103,7 +103,8 @@ class Queue(Taking):
         inputs.ON_CONFLICT.require("on_conflict", on_conflict, InvalidTaskError)
         fresh, keys = store_some([task], on_conflict, **terms)
         if not fresh and on_conflict == "replace":
-            replace = store.replace_linked if task.after or task.tags else store.replace
+            links = task.after or task.tags
+            replace = store.dependencies.replace_linked if links else store.replace
             replace([task], **terms)
         if isinstance(task.unique, store.Debounce):
             return MergedTask(self, task.key)
@@ -211,10 +212,6 @@ class Queue(Taking):
         """
         return statistics(self.name, day, using=self.using, type=type, user=user, now=now)
 
-    def lifetime(self) -> Sequence[Statistics]:
-        """Return the same since ever: of all types together, then of each of the first 200."""
-        return lifetime(self.name, using=self.using)
-
     def list(self) -> models.TaskQuerySet:
         """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
         tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
@@ -314,7 +311,6 @@ class Queue(Taking):
     ais_paused = twin(is_paused)
     ashares = twin(shares)
     astatistics = twin(statistics)
-    alifetime = twin(lifetime)
 
     async def alen(self) -> int:
         """Return what ``len(queue)`` does."""

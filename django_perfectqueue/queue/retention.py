@@ -98,7 +98,7 @@ def clear(queue: str, *, using: str) -> int:
     """Forget all tasks of a queue, whatever their status, and its batches; return how many."""
     waiting = DebouncedSubmit.objects.using(using).filter(queue=queue)
     store.database.with_retries(waiting.delete, using=using)
-    count, kept_for = store.clear(Q(queue=queue), using=using)
+    count, kept_for = store.upkeep.clear(Q(queue=queue), using=using)
     forget_batches(None, queue, using=using)
     warn(kept_for)
     return count

@@ -128,7 +128,9 @@ class Steps:
     def end(self, name: str, value: object) -> str:
         """Keep what a step has returned; return it as it is stored."""
         text = encoded_result(value, f"The result of step '{name}'", using=self.using)
-        self.task._write(lambda: store.keep_step(self.task.lease, name, text, using=self.using))
+        self.task._write(
+            lambda: store.steps.keep_step(self.task.lease, name, text, using=self.using)
+        )
         self.kept[Kind.STEP, name] = None
         self.progressed = True
         # What is rolled back may run again in this attempt.
@@ -167,7 +169,7 @@ class Steps:
         task, row, now = self.task, self.kept.get((kind, name)), self.read_at
         terms: Any = {"using": self.using, "now": task._time()}
         if not (row and row.until and now and row.until <= now):
-            now, signal = store.look_for_signal(task.lease.task_id, name, **terms)
+            now, signal = store.steps.look_for_signal(task.lease.task_id, name, **terms)
             if kind == Kind.WAIT and signal is not None:
                 return signal
         # In UTC: elsewhere a day has 25 hours when the clocks go back.
@@ -180,8 +182,8 @@ class Steps:
                 self.leave_joins()
             task._suspend(wait._replace(seconds=left))
         # The first that is written stays: this, or a signal.
-        nothing = encoded(None)
-        return store.time_out(task.lease, wait, nothing, **terms) if kind == Kind.WAIT else nothing
+        nothing, is_over = encoded(None), kind != Kind.WAIT
+        return nothing if is_over else store.steps.time_out(task.lease, wait, nothing, **terms)
 
     def leave_joins(self) -> None:
         """Have the task no longer wait for what it joined before its code took another way."""

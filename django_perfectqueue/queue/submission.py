@@ -323,7 +323,7 @@ def store_some(
     submit = partial(store.submit_all if all_or_none else store.submit, using=using, now=now)
     if batch is not None or any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
         plain = store.submit_all if all_or_none else store.submit
-        submit = partial(store.submit_linked, plain, using=using, batch=batch, now=now)
+        submit = partial(store.dependencies.submit_linked, plain, using=using, batch=batch, now=now)
     if any(map(UNIQUE, tasks)):
         if merged := [task for task in tasks if isinstance(task.unique, store.Debounce)]:
             return store_merged(tasks, merged, on_conflict, using=using, now=now, batch=batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotFoundError
-from django_perfectqueue.inspection.results import (
-    Snapshot,
-    changes_of,
-    changes_of_async,
-    result_of,
-    result_of_async,
-)
+from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.codecs import JSON, STEP_LENGTH
 from django_perfectqueue.payload.inputs import Duration
+from django_perfectqueue.store import dependencies
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.records.journal import SIGNAL
 from django_perfectqueue.store.tasks.steer import find
@@ -107,21 +102,6 @@ class TaskHandle:
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
-    def watch(self, timeout: Duration | None = None) -> Iterator[Snapshot]:
-        """
-        Yield what it is, and again whenever that has changed, until it has ended.
-
-        Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
-        and WaitInTransactionError as wait() does.
-        """
-        seconds = inputs.checked_timeout(timeout)
-        return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
-
-    def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
-        """Do what watch() does, without holding up the event loop."""
-        seconds = inputs.checked_timeout(timeout)
-        return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
-
     def progress(self) -> models.Journal | None:
         """
         Return the journal of its present or last attempt, or None if that wrote none.
@@ -140,15 +120,15 @@ class TaskHandle:
         cancels the tasks that wait for it, too. Raise NotFoundError or AlreadyFinishedError,
         and NotSupportedError where tasks wait for it and are not cancelled with it.
         """
-        return store.cancel_request(self.id, using=self.using, together=together, now=now)
+        return dependencies.cancel_request(self.id, using=self.using, together=together, now=now)
 
-    def dependents(self, sample: int = 10) -> store.dependencies.Dependents:
+    def dependents(self, sample: int = 10) -> dependencies.Dependents:
         """
         Return the live tasks that wait for it, directly or not: what ``together`` would cancel.
 
         ``ids`` are of all of them, ``keys`` of the first so many.
         """
-        return store.dependencies.dependents([self.id], using=self.using, sample=sample)
+        return dependencies.dependents([self.id], using=self.using, sample=sample)
 
     @property
     def parents(self) -> Parents:
@@ -167,7 +147,7 @@ class TaskHandle:
         InvalidTaskError where that waits for this one.
         """
         parents = checked_after(after, self.queue.name, self.using)
-        store.wait_for(self.id, parents, checked_if_failed(if_failed), using=self.using)
+        dependencies.wait_for(self.id, parents, checked_if_failed(if_failed), using=self.using)
 
     def wait_no_longer_for(self, after: Iterable[Waited] | None = None) -> None:
         """
@@ -177,7 +157,7 @@ class TaskHandle:
         does not wait for one.
         """
         parents = None if after is None else checked_after(after, self.queue.name, self.using)
-        store.wait_no_longer_for(self.id, parents, using=self.using)
+        dependencies.wait_no_longer_for(self.id, parents, using=self.using)
 
     @property
     def tags(self) -> list[str]:
@@ -240,7 +220,7 @@ class TaskHandle:
         if why := store.database.too_long(text, using=self.using):
             raise InvalidTaskError(f"The data of signal '{name}' can't be stored: {why}.")
         with store.database.together(using=self.using) if by else nullcontext():
-            is_sent = store.signal(self.id, name, text, using=self.using, now=now)
+            is_sent = store.steps.signal(self.id, name, text, using=self.using, now=now)
             if is_sent and by:
                 named, more = [(self.queue.name, self.key)], {SIGNAL: name}
                 store.records.sign(named, "signalled", by=by, more=more, using=self.using)
@@ -314,9 +294,11 @@ class TaskHandle:
             ),
         )
         with store.database.together(using=self.using):
-            [copy] = store.submit_linked(store.submit_all, [submission], using=self.using).values()
+            [copy] = dependencies.submit_linked(
+                store.submit_all, [submission], using=self.using
+            ).values()
             if from_step is not None:
-                store.copy_steps(row, copy, from_step, using=self.using)
+                store.steps.copy_steps(row, copy, from_step, using=self.using)
             store.records.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
             store.records.sign([(row.queue, new)], "made", by=by, using=self.using)
         return self.queue[new]

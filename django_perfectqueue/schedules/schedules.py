@@ -41,7 +41,7 @@ def in_turn(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str,
     for task in given[1:]:
         before = store.Parent(linked[-1].queue, linked[-1].key)
         linked.append(task._replace(after=(*task.after, before), if_failed=IfFailed.RUN))
-    return store.submit_linked(store.submit, linked, using=using)
+    return store.dependencies.submit_linked(store.submit, linked, using=using)
 
 
 class Schedules:

@@ -9,12 +9,11 @@ A verb always notifies other processes, and announces what becomes of tasks that
 of a task that is held its holder announces that.
 """
 
-# What workers, pages and reports take from rooms of the store stands in those.
+# What others take from these rooms stands there.
 from . import database, dependencies, leases, notify, records, schedules, upkeep
+from .tasks import steps
 
 # Submit.
-from .dependencies.batches import create_batch
-from .dependencies.submit import replace_linked, submit_linked, wait_for, wait_no_longer_for
 from .tasks.debounce import submit_debounced
 from .tasks.revise import replace
 from .tasks.submit import in_chunks, send_ahead, submit, submit_all
@@ -27,16 +26,11 @@ from .claims.single_lane import take_alone
 from .values import Lease
 
 # Settle.
-from .leases import heartbeat, refusal
 from .tasks.close import finish
 from .tasks.park import park
 from .tasks.settle import AtomicTransaction, Ending, settle, update_payload
-from .tasks.steps import copy_steps, keep_step, look_for_signal, time_out
 from .values import Completion, Failure, Wait
 
 # Steer.
-from .dependencies.graph import cancel_request
 from .tasks.revise import Revision, revise, set_priority
 from .tasks.steer import cancel_each, cancel_now, force_finish, retry, steer
-from .tasks.steps import signal
-from .upkeep.deletion import clear

@@ -20,11 +20,11 @@ from django_perfectqueue.models import (
 from django_perfectqueue.models.fields import ServerNow
 
 from .arithmetic.fair_order import Pick
-from .database.dialects.base import Row, numbers
+from .database.dialects.base import Row
 from .database.transaction import Session, in_transaction, reading, retry_transaction, timely
 from .lanes.accounts import Accounts, expected_cost
 from .notify.ring import notify_workers
-from .values import Lease, Pulse, Watermarks, as_text
+from .values import Lease, Pulse, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
@@ -101,10 +101,8 @@ def lock_leases(db: Session, leases: Collection[Lease], clause: str = "") -> dic
     Lock the tickets of the leases that still hold theirs, in the order of their ids;
     return each of these with what its ticket says. ``clause`` may pass over those of others.
     """
-    ids = numbers(sorted(lease.task_id for lease in leases))
-    held = HELD.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = held + (clause or db.dialect.lock_clause)
-    rows = db.execute(statement).fetchall()
+    ids = sorted(lease.task_id for lease in leases)
+    rows = db.rows(HELD + (clause or db.dialect.lock_clause), ids=ids)
     found = {(task_id, token): (bool(cancel), charged) for task_id, token, cancel, charged in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
 
@@ -170,14 +168,12 @@ def heartbeat(
     With an ``alive_time`` of None they are only read. It costs one statement to read and one
     to renew, however many they are.
     """
-    ids = numbers(sorted(lease.task_id for lease in leases))
-    tokens = numbers(sorted({lease.token for lease in leases}))
+    ids = sorted(lease.task_id for lease in leases)
+    tokens = sorted({lease.token for lease in leases})
     with (reading if alive_time is None else timely)(using) as db:
         if alive_time is not None:
-            renew = RENEW.replace("{ids}", ids).replace("{tokens}", tokens)
-            renew = renew.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(renew, now=now, after={"until": alive_time})
-        rows = db.execute(LOOK.replace("{ids}", ids)).fetchall()
+            db.execute(RENEW, now=now, after={"until": alive_time}, ids=ids, tokens=tokens)
+        rows = db.rows(LOOK, ids=ids)
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     fences = [lease.fence for lease in leases]
     return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]
@@ -200,8 +196,7 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = Non
             accounts.overrun(lease, ran[lease], charged)
         if held:
             cases = " ".join([f"WHEN {lease.task_id} THEN {ran[lease]!r}" for lease in held])
-            note = CHARGE.replace("{charges}", cases).replace("{hint}", db.dialect.by_primary_key)
-            db.execute(note, ids=sorted(lease.task_id for lease in held))
+            db.execute(CHARGE, charges=cases, ids=sorted(lease.task_id for lease in held))
             accounts.write(db)
 
 
@@ -224,16 +219,6 @@ LATE = f"""
     SELECT 1 FROM "perfectqueue_step" WHERE "task_id" = "task"."id" AND "kind" > 1 LIMIT 1
 ) IS NULL
 """
-
-
-class Claimant(NamedTuple):
-    """Who takes tasks, under which token, and for how many seconds; and its watermarks."""
-
-    holder: int
-    token: int
-    seconds: float
-    now: datetime | None
-    marks: Watermarks
 
 
 class ClaimedRow(NamedTuple):
@@ -351,9 +336,7 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[tuple[L
 
 
 @retry_transaction
-def lapse(
-    holders: Sequence[int], *, using: str, alive_time: float, now: datetime | None = None
-) -> int:
+def lapse(holders: Sequence[int], *, using: str, alive_time: float) -> int:
     """
     Have the leases of these holders run out now, and notify workers; return how many.
 
@@ -362,7 +345,7 @@ def lapse(
     """
     if not holders:
         return 0
-    moment = now or ServerNow()
+    moment = ServerNow()
     held = Ticket.objects.using(using).filter(state=State.RUNNING, holder__in=holders)
     until = moment + timedelta(seconds=alive_time + 1)
     with timely(using):

@@ -225,6 +225,15 @@ class Failure:
         )
 
 
+REST = 9.0
+
+
+def rested_at(began: float) -> float:
+    """Return until when what began then is not repeated, so that it takes a tenth of the time."""
+    now = time.monotonic()
+    return now + REST * (now - began)
+
+
 # The least and the most that a task is expected to cost, in seconds.
 Costs = tuple[float, float]
 # The rank, the time and the id by which a ticket stands in its lane.
@@ -245,7 +254,8 @@ class Watermarks:
     so seldom that reading takes a hundredth of the time, but every ten seconds. The same holds
     for a look, and for a timer that was committed long after it was due.
     ``timers_at`` is when the last look has found that no timer was due, by the monotonic clock,
-    and ``timers_until`` when one looks from the start again.
+    and ``timers_until`` when one looks from the start again; ``back_at`` is when one does so that
+    finds nothing.
     """
 
     lanes: dict[int, Mark] = field(default_factory=dict)
@@ -255,6 +265,7 @@ class Watermarks:
     taken: int = 0
     until: float = 0.0
     in_use: bool = False
+    back_at: float = 0.0
 
     # In seconds; and how many tasks are taken before anything is called slow.
     LEAST: ClassVar = 0.5
@@ -263,6 +274,7 @@ class Watermarks:
     SLOW: ClassVar = 0.005
     SLOW_ROW: ClassVar = 0.00005
     MANY: ClassVar = 1_000
+    NAMED: ClassVar = 100
 
     def begin(self) -> None:
         """Begin a claim, at the marks or at the start."""
@@ -270,10 +282,10 @@ class Watermarks:
         if not self.in_use:
             self.lanes.clear()
 
-    def only(self) -> tuple[int, Mark] | None:
-        """Return the lane and the mark where there is a single one; None to read from the start."""
-        is_one = len(self.lanes) == 1 and time.monotonic() < self.until
-        return next(iter(self.lanes.items())) if is_one else None
+    def few(self) -> dict[int, Mark]:
+        """Return the marks for a statement that names each; none to read from the start."""
+        is_used = len(self.lanes) <= self.NAMED and time.monotonic() < self.until
+        return self.lanes if is_used else {}
 
     def was_read(self, seconds: float, rows: int) -> None:
         """Note how long a claim took that has returned so many rows."""

@@ -15,7 +15,6 @@ from .forms import press
 from .staff import AdminTestCase, staff
 
 SCHEDULES = "/admin/perfectqueue/schedule/"
-PREVIEW = f"{SCHEDULES}preview/"
 
 
 EMPTY = (
@@ -205,14 +204,6 @@ class FormTests(ScheduleTestCase):
         row.refresh_from_db()
         self.assertEqual((row.payload, row.every), ('{"password":"hunter2"}', 7200))
 
-    def test_while_it_is_filled_in_the_next_ticks_are_shown(self):
-        found = self.client.post(PREVIEW, {"cron": "0 3 * * *", "timezone": "UTC"}).json()
-        self.assertEqual((len(found["next"]), found["wrong"]), (5, []))
-        self.assertTrue(all(tick.endswith("00:00") for tick in found["next"]))
-        found = self.client.post(PREVIEW, {"cron": "@dayly"}).json()
-        self.assertEqual((found["next"], len(found["wrong"])), ([], 1))
-        self.assertIn("@daily", found["wrong"][0])
-
     def test_the_page_has_the_next_five_and_the_last_ten_with_their_outcomes(self):
         row = self.put(overlap="allow")
         schedule = Schedules()["nightly"]
@@ -302,8 +293,6 @@ class PermissionTests(ScheduleTestCase):
                 self.assertEqual(found, may_change)
                 data = filled(name=codename, every="1h")
                 self.assertEqual(self.client.post(f"{SCHEDULES}add/", data).status_code, may_add)
-                previewed = self.client.post(PREVIEW, {"every": "1h"}).status_code
-                self.assertEqual(previewed, 200 if 302 in (may_change, may_add) else 403)
 
     def test_who_may_only_look_is_offered_no_action_and_no_task_link(self):
         row = self.put()

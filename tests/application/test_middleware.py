@@ -1,33 +1,19 @@
-import asyncio
 import sys
-import time
 from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.application import Application, Dispatch, Fixed, handler
-from django_perfectqueue.application import middleware as limits
-from django_perfectqueue.application import middleware as recycle
+from django_perfectqueue.application import Application, Dispatch, handler
 from django_perfectqueue.application.base import from_function
 from django_perfectqueue.application.dispatch import Registry
 from django_perfectqueue.application.middleware import (
-    MemoryLimit,
-    ReportErrors,
-    RetryOn,
-    TimeLimit,
     arounds,
 )
 from django_perfectqueue.checks.settings import check_imported
-from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
-    CancelRequestedError,
     ConfigError,
-    GracefulProcessStopError,
 )
-from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.verdicts import Discard, Snooze
-from django_perfectqueue.worker.processor.pacing import Recycling
 
 from ..factories import submit
 from ..worker.crews import ConcurrentTestCase
@@ -184,48 +170,6 @@ class ProcessorTests(ConcurrentTestCase):
                 self.assertEqual(self.statuses(), dict.fromkeys(keys, "finished"))
             Queue().clear()
 
-    def test_errors_of_coroutines_are_reported_and_tried_again(self):
-        async def perform(task):
-            raise ConnectionError("boom")
-
-        reported = []
-
-        def report(error, facts):
-            reported.append(facts["key"])
-
-        around = [RetryOn(ConnectionError, wait=60), ReportErrors(report)]
-        [key] = self.submit("coroutine")
-        with self.assertLogs("django_perfectqueue", "WARNING") as log:
-            routes = {"coroutine": from_function(perform, middleware=around)}
-            self.work(self.processor("async", routes))
-        self.assertEqual(Ticket.objects.get(task__key=key).errors, 1)
-        self.assertEqual(reported, ["coroutine-0"])
-        self.assertIn("A task is tried again after an error", log.output[0])
-
-    def test_a_time_limit_breaks_off_handlers_of_all_kinds(self):
-        def function(task):
-            until = time.monotonic() + 10
-            while time.monotonic() < until:
-                time.sleep(0.01)
-
-        async def coroutine(task):
-            await asyncio.sleep(10)
-
-        limited = {"middleware": [TimeLimit(0.1)], "max_attempts": 1}
-        for type_ in ("process", "async"):
-            routes = {
-                "function": from_function(function, **limited),
-                "coroutine": from_function(coroutine, **limited),
-            }
-            keys = self.submit("function", "coroutine")
-            began = time.monotonic()
-            with self.subTest(type_), self.assertLogs("django_perfectqueue.runner", "ERROR"):
-                self.work(self.processor(type_, routes))
-                self.assertLess(time.monotonic() - began, 9)
-                self.assertEqual(self.statuses(), dict.fromkeys(keys, "failed"))
-                self.assertTrue(all("TimeLimitError" in one.error for one in Attempt.objects.all()))
-            Queue().clear()
-
 
 class RunnerCase(TestCase):
     def run_with(self, perform, *middleware, expect, data=None, **attributes):
@@ -254,114 +198,3 @@ class ErrorTests(RunnerCase):
 
         row = self.run_with(lambda task: None, around, expect="retried")
         self.assertEqual(row.ticket.errors, 1)
-
-
-class RetryOnTests(RunnerCase):
-    def test_only_its_errors_are_tried_again_by_its_rule(self):
-        around = RetryOn(ConnectionError, attempts=9, wait=Fixed(1000.0))
-        row = self.run_with(
-            self.failing(ConnectionResetError("gone")), around, expect="retried", max_attempts=1
-        )
-        wait = (row.ticket.timer_at - row.created_at).total_seconds()
-        self.assertTrue(700 < wait < 1300, wait)
-        self.assertIn("ConnectionResetError", Attempt.objects.get().traceback)
-        self.run_with(self.failing(ValueError()), around, expect="failed", max_attempts=1)
-
-    def test_after_the_last_attempt_the_error_goes_up(self):
-        error = self.failing(ConnectionError())
-        self.run_with(error, RetryOn(ConnectionError), expect="failed", max_attempts=1)
-        self.run_with(error, RetryOn(ConnectionError, attempts=1), expect="retried")
-
-    def test_what_is_no_error_goes_up_even_where_it_is_for_all(self):
-        for raised, word in (
-            (Snooze(60), "snoozed"),
-            (Discard("gone"), "discarded"),
-            (GracefulProcessStopError(), "released"),
-        ):
-            self.run_with(self.failing(raised), RetryOn(Exception, attempts=9), expect=word)
-            Queue().clear()
-
-    def test_what_was_settled_already_is_not_tried_again(self):
-        def perform(task):
-            task.finish("done")
-            raise ConnectionError("too late")
-
-        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
-            row = self.run_with(perform, RetryOn(ConnectionError), expect="finished")
-        self.assertEqual(row.result, "done")
-
-    def test_it_must_be_notified_of_errors(self):
-        with self.assertRaisesMessage(TypeError, "RetryOn needs an exception"):
-            RetryOn()
-
-
-class TimeLimitTests(SimpleTestCase):
-    def test_it_must_be_a_time(self):
-        for wrong in (0, -1, True, "5"):
-            with (
-                self.subTest(wrong),
-                self.assertRaisesMessage(ValueError, "must be a number of seconds"),
-            ):
-                TimeLimit(wrong)
-
-    def test_it_may_depend_on_the_task(self):
-        kind = from_function(lambda task: "done", middleware=[TimeLimit(lambda handler: None)])
-        self.assertEqual(kind(None).run(), "done")
-
-
-class MemoryLimitTests(RunnerCase):
-    def test_a_processor_that_is_large_after_a_task_is_replaced(self):
-        self.addCleanup(recycle.wanted.clear)
-        recycling = Recycling(Options())
-        around = MemoryLimit(100)
-        with mock.patch.object(limits, "resident") as resident:
-            resident.return_value = 100 * 2**20 - 1
-            self.run_with(self.failing(ValueError()), around, expect="retried")
-            self.assertFalse(recycling.is_due())
-            resident.return_value += 1
-            with self.assertLogs("django_perfectqueue.processor", "WARNING"):
-                self.run_with(self.failing(ValueError()), around, expect="retried")
-        self.assertTrue(recycling.is_due())
-        self.assertTrue(Recycling(Options(RECYCLE={"age": 1000.0})).is_due())
-
-    def test_it_must_be_a_size(self):
-        for wrong in (0, True, "1G"):
-            with (
-                self.subTest(wrong),
-                self.assertRaisesMessage(ValueError, "must be a number of MiB"),
-            ):
-                MemoryLimit(wrong)
-
-
-class ReportErrorsTests(RunnerCase):
-    data = {"page": "private", "password": "s3cret-w0rd"}
-
-    def test_a_reporter_is_notified_of_the_task_but_not_its_data(self):
-        reported = []
-        around = ReportErrors(lambda error, facts: reported.append((error, facts)))
-        error = ValueError("s3cret-w0rd is wrong")
-        self.run_with(self.failing(error), around, expect="retried", data=self.data)
-        [(raised, facts)] = reported
-        self.assertIs(raised, error)
-        self.assertEqual((facts["type"], facts["attempt"]), ("report", 1))
-        self.assertIn("raise error", facts["traceback"])
-        for private in ("private", "s3cret-w0rd"):
-            self.assertNotIn(private, str(facts))
-
-    def test_a_reporter_that_raises_masks_no_error(self):
-        def report(error, facts):
-            raise OSError("no network")
-
-        with self.assertLogs("django_perfectqueue.errors", "ERROR") as log:
-            row = self.run_with(
-                self.failing(ValueError("boom")), ReportErrors(report), expect="retried"
-            )
-        self.assertIn("no network", log.output[0])
-        self.assertEqual(row.ticket.errors, 1)
-        self.assertIn("boom", Attempt.objects.get().message)
-
-    def test_what_is_no_error_is_not_reported(self):
-        reported = []
-        around = ReportErrors(lambda error, facts: reported.append(error))
-        self.run_with(self.failing(CancelRequestedError()), around, expect="retried")
-        self.assertEqual(reported, [])

@@ -1,11 +1,13 @@
 """The checker finds what is planted, and a short run of chaos has nothing to be found."""
 
+import itertools
 import json
 import signal
 import unittest
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from unittest import mock
 
 from django.db import connection
 from django.test import SimpleTestCase, tag
@@ -28,7 +30,8 @@ class Book:
     """Writes a history, a step after another; times are seconds."""
 
     def __init__(self):
-        from benchmarks.chaos import calls, history, scenario
+        from benchmarks.chaos import calls, scenario
+        from benchmarks.chaos.audit import history
 
         self.kinds = history
         self.call_kind = calls.Call
@@ -141,12 +144,12 @@ def waited(began):
 
 class CheckerCase(SimpleTestCase):
     def found(self, book, **more):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos.audit import checker
 
         return [one.kind for one in checker.violations(book.history(**more))]
 
     def assert_good(self, book, **more):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos.audit import checker
 
         found = checker.violations(book.history(**more))
         self.assertEqual(list(map(str, found)), [])
@@ -159,7 +162,7 @@ class CheckerTests(CheckerCase):
     """Each kind of violation, planted in a history that is good but for that."""
 
     def test_every_kind_that_there_is_is_planted_here(self):
-        from benchmarks.chaos import checker
+        from benchmarks.chaos.audit import checker
 
         reported = "".join(one.read_text() for one in Path(__file__).parent.glob("test_*.py"))
         for kind in checker.CHECKS:
@@ -273,8 +276,8 @@ class CheckerTests(CheckerCase):
         self.assert_found("errors miscounted", book)
 
     def test_a_call_in_which_the_handler_was_interrupted_may_have_been_done(self):
+        from benchmarks.chaos.audit.history import Interruption, broken_off
         from benchmarks.chaos.calls import Call
-        from benchmarks.chaos.history import Interruption, broken_off
 
         reported = [Interruption(1, 2, 100, 5.0, "PreemptedError")]
         error = {"error": "PreemptedError: it was"}
@@ -297,7 +300,7 @@ class CheckerTests(CheckerCase):
         self.assertNotIn("out of order", self.found(book, webs=self.graph("run")))
 
     def test_a_callback_that_came_too_early_or_not_at_all_is_found(self):
-        from benchmarks.chaos.webs import Web
+        from benchmarks.chaos.work.webs import Web
 
         for began, key, kinds in (
             (13.0, "steady-2", []),
@@ -308,7 +311,7 @@ class CheckerTests(CheckerCase):
             self.assertEqual(self.found(waited(began), webs=[web]), kinds)
 
     def graph(self, if_failed):
-        from benchmarks.chaos.webs import Web
+        from benchmarks.chaos.work.webs import Web
 
         return [Web("still", True, nodes={"steady-2": (["steady-1"], if_failed)})]
 
@@ -364,7 +367,7 @@ class CheckerTests(CheckerCase):
         self.assert_found("without a lease", good().run(10.3, 10.4, attempt=3, holder=30))
 
     def test_an_acquire_that_a_crash_has_made_forgotten_is_listed_apart(self):
-        from benchmarks.chaos import attempts
+        from benchmarks.chaos.audit import attempts
 
         book = Book().run(8.0, None, attempt=1, holder=30)
         book.acquire(10.0, holder=20).run(10.1, 11.0, holder=20, rival=120).close(11.1)
@@ -487,7 +490,7 @@ class CheckerTests(CheckerCase):
         self.assert_good(book)
 
     def test_tasks_that_were_acquired_while_others_ran_are_counted(self):
-        from benchmarks.chaos import attempts
+        from benchmarks.chaos.audit import attempts
 
         book = Book().acquire(10.0).run(10.1, 10.9).close(11.0)
         book.acquire(11.1, 2).run(11.2, 11.9, 2).close(12.0, 2)
@@ -668,7 +671,7 @@ class SteeredTests(CheckerCase):
 
     def callback(self, when, outcome, began=13.0):
         """Return what is found where a batch's task has ended so, and a callback began then."""
-        from benchmarks.chaos.webs import Web
+        from benchmarks.chaos.work.webs import Web
 
         book, key = waited(began), f"web-1!{when}"
         book.closes = [
@@ -737,9 +740,38 @@ class SteeredTests(CheckerCase):
             self.assertEqual(found, kinds)
 
 
+class SettlingTests(SimpleTestCase):
+    """The clock goes on by 100 s each time that what has died is looked for."""
+
+    def looks(self, *found):
+        """Return how often the end of a run, of 180 s, looks for what has died."""
+        from benchmarks.chaos.work import load
+
+        now, answers = itertools.count(0.0, 100.0), iter(found)
+        clock = mock.Mock(value=next(now))
+
+        def put_back():
+            clock.value = next(now)
+            return next(answers)
+
+        with (
+            mock.patch.multiple(load, ended=mock.DEFAULT, send_signals=mock.DEFAULT),
+            mock.patch.object(load, "put_back_some", side_effect=put_back) as looked,
+            mock.patch.object(load.time, "monotonic", side_effect=lambda: clock.value),
+            load.Load.settling(mock.MagicMock(terms=mock.Mock(drain=180.0)), mock.Mock()),
+        ):
+            return looked.call_count
+
+    def test_it_goes_on_while_something_is_put_back(self):
+        self.assertEqual(self.looks(2, 2, 1, 0, None), 5)
+
+    def test_it_ends_where_nothing_comes_of_what_is_left(self):
+        self.assertEqual(self.looks(0, 0, 0, None), 2)
+
+
 class RecoveryTests(SimpleTestCase):
     def measured(self, book):
-        from benchmarks.chaos.recovery import recoveries
+        from benchmarks.chaos.audit.recovery import recoveries
         from benchmarks.chaos.terms import Terms
 
         terms = Terms("postgresql", 60.0, alive_time=LEASE)

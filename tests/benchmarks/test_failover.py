@@ -69,8 +69,8 @@ class CommandTests(Command, SimpleTestCase):
 
 class MeasureTests(SimpleTestCase):
     def test_what_was_acquired_before_the_kill_or_is_forgotten_does_not_count(self):
+        from benchmarks.chaos.audit.history import RUNNING, Change, Run, Strike
         from benchmarks.chaos.calls import Call
-        from benchmarks.chaos.history import RUNNING, Change, Run, Strike
         from benchmarks.failover.primary import since_kill, submit_commits, task_starts
 
         def run(task, began):

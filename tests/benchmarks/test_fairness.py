@@ -696,7 +696,7 @@ class SimulationTests(SimpleTestCase):
         out shorter than expected. Neither is ever more than all the seconds there were,
         and the largest first charge of each task, divided by the smallest weight.
         """
-        settled = [-math.inf] * len(users)
+        reached = [-math.inf] * len(users)
         seconds = sum(max(took, 1.0) for *_share, tasks in users for _due, took in tasks)
         rounds = 2 + len(jumps)
         tasks = sum(len(tasks) for *_share, tasks in users)
@@ -704,13 +704,13 @@ class SimulationTests(SimpleTestCase):
 
         def watch(lines):
             for number, lane in enumerate(lines.lanes):
-                blur = 1e-9 * max(1.0, abs(lane.virtual_time), abs(settled[number]))
-                self.assertGreaterEqual(lane.settled, settled[number] - blur)
+                blur = 1e-9 * max(1.0, abs(lane.virtual_time), abs(reached[number]))
+                self.assertGreaterEqual(lane.reached, reached[number] - blur)
                 self.assertTrue(-blur <= lane.virtual_time <= most, lane)
                 self.assertGreaterEqual(lane.running, 0)
                 if lane.max_running is not None:
                     self.assertLessEqual(lane.running, lane.max_running)
-                settled[number] = max(settled[number], lane.settled)
+                reached[number] = max(reached[number], lane.reached)
 
         done = self.started(
             users, processors=processors, prefetch=prefetch, jumps=jumps, watch=watch

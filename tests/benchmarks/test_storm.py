@@ -26,7 +26,7 @@ def setUpModule():
 
 class ClientTests(TransactionTestCase):
     def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
-        from benchmarks.chaos.history import read_events
+        from benchmarks.chaos.audit.history import read_events
         from benchmarks.chaos.terms import FOLDER, HOST, Terms
         from benchmarks.storm.client import Client
 

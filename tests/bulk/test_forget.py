@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.bulk import forget, forget_user
+from django_perfectqueue.bulk import forget_user
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
@@ -62,12 +62,14 @@ class ForgetTests(TestCase):
         }
 
     def test_a_schedule_that_fires_meanwhile_leaves_no_task(self):
+        clear = store.upkeep.clear
+
         def cleared(*given, **named):
-            found = store.clear(*given, **named)
+            found = clear(*given, **named)
             store.schedules.fire_schedules(using="default", now=timezone.now() + timedelta(hours=1))
             return found
 
-        with mock.patch.object(forget, "store", mock.Mock(wraps=store, clear=cleared)):
+        with mock.patch.object(store.upkeep, "clear", cleared):
             forget_user("acme", using="default")
 
         self.assertFalse(Task.objects.filter(user="acme").exists())

@@ -267,7 +267,7 @@ class DatabaseSettingsTests(SimpleTestCase):
             long.mkdir()
             file = Path(folder, "file")
             file.touch(mode=0o777)
-            reported = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
+            reported = [(folder, []), (long, ["W006"]), (Path(folder, "nowhere"), ["W006"])]
             reported.append((file, ["W006"]))
             for place, expected in reported:
                 given = {"NOTIFY": place}

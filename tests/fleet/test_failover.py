@@ -108,7 +108,7 @@ class FailoverTests(FleetTestCase):
         waiting = set(Task.objects.in_status("waiting").values_list("id", flat=True))
         given_again = [held[task_id] for task_id in waiting & held.keys()]
         self.assertGreater(len(given_again), 1)
-        pulses = store.heartbeat(given_again, alive_time=60, using="default")
+        pulses = store.leases.heartbeat(given_again, alive_time=60, using="default")
         self.assertEqual({pulse.held for pulse in pulses}, {False})
         self.assertEqual(len(finish(*given_again, now=None)), len(given_again))
         self.assertEqual(len(acquire(2 * LOST, now=None)), len(waiting))

@@ -1,19 +1,7 @@
-"""A task is followed from change to change, and watched by people in the admin."""
+"""Tasks that people watch in the admin."""
 
-import threading
-import time
 from datetime import timedelta
 
-from asgiref.sync import sync_to_async
-from django.db import connection, transaction
-from django.test import TransactionTestCase
-
-from django_perfectqueue.exceptions import (
-    NotFoundError,
-    WaitInTransactionError,
-    WaitTimeoutError,
-)
-from django_perfectqueue.inspection.results import Snapshot
 from django_perfectqueue.models import Watch
 from django_perfectqueue.queue import Queue
 
@@ -24,96 +12,6 @@ HOUR = timedelta(hours=1)
 
 def submit(key="k1", **options):
     return Queue().submit(key, "report", **options)
-
-
-class WatchTests(TransactionTestCase):
-    def test_each_change_is_seen_until_the_end(self):
-        changes = submit().watch(timeout=30)
-        self.assertEqual(next(changes), Snapshot(status="waiting", attempt=0))
-        task = Queue().poll()
-        self.assertEqual(next(changes), Snapshot(status="running", attempt=1))
-        task.progress(0.5, "halfway")
-        self.assertEqual(
-            next(changes), Snapshot(status="running", attempt=1, progress=0.5, stage="halfway")
-        )
-        task.retry(HOUR)
-        self.assertEqual(next(changes).status, "retrying")
-        Queue()["k1"].retry()
-        self.assertEqual(next(changes).status, "waiting")
-        task = Queue().poll()
-        self.assertEqual(next(changes), Snapshot(status="running", attempt=2))
-        task.finish()
-        self.assertEqual(next(changes), Snapshot(status="finished", attempt=2))
-        self.assertEqual(list(changes), [])
-
-    def test_one_that_has_ended_is_seen_once(self):
-        for verb in ("finish", "fail", "cancel"):
-            handle = submit(verb)
-            getattr(Queue().poll(), verb)()
-            [seen] = handle.watch()
-            self.assertTrue(seen.has_ended)
-
-    def test_who_watches_hears_the_end_from_another_process(self):
-        handle = submit()
-        task = Queue().poll()
-        began = threading.Event()
-
-        def finish():
-            began.wait(10)
-            task.finish("done")
-            connection.close()
-
-        thread = threading.Thread(target=finish)
-        thread.start()
-        words = []
-        for seen in handle.watch(timeout=30):
-            words.append(seen.status)
-            began.set()
-        thread.join()
-        self.assertEqual(words, ["running", "finished"])
-
-    def test_a_task_in_its_place_is_watched_on_and_a_deleted_one_is_not(self):
-        changes = submit(run_at=HOUR).watch(timeout=30)
-        self.assertEqual(next(changes).status, "scheduled")
-        submit(on_conflict="replace")
-        self.assertEqual(next(changes).status, "waiting")
-        Queue().clear()
-        with self.assertRaises(NotFoundError):
-            next(changes)
-        with self.assertRaises(NotFoundError):
-            next(submit("other").queue["nope"].watch())
-
-    def test_it_ends_after_its_time(self):
-        changes = submit().watch(timeout=0.1)
-        began = time.monotonic()
-        self.assertEqual(next(changes).status, "waiting")
-        with self.assertRaises(WaitTimeoutError):
-            next(changes)
-        self.assertGreaterEqual(time.monotonic() - began, 0.1)
-        with self.assertRaises(ValueError):
-            submit("k2").watch(timeout="soon")
-
-    async def test_a_coroutine_watches_too(self):
-        await Queue().asubmit("k1", "report")
-        words = []
-        async for seen in Queue()["k1"].watch_async(timeout=30):
-            words.append((seen.status, seen.progress))
-            if seen.status == "waiting":
-                task = await Queue().apoll()
-            elif seen.progress is None and seen.status == "running":
-                await sync_to_async(task.progress)(0.25)
-            elif seen.status == "running":
-                await task.afinish()
-        expected = [("waiting", None), ("running", None), ("running", 0.25), ("finished", None)]
-        self.assertEqual(words, expected)
-
-    def test_in_a_transaction_nothing_can_change(self):
-        handle = submit()
-        with transaction.atomic():
-            changes = handle.watch()
-            next(changes)
-            with self.assertRaises(WaitInTransactionError):
-                next(changes)
 
 
 class ListTests(AdminTestCase):

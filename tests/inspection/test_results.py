@@ -420,7 +420,7 @@ class TellingTests(TransactionTestCase):
 
 class PauseTests(SimpleTestCase):
     def pauses(self, waited, *, timeout=None, reported=False):
-        waiter = mock.Mock(since=0.0, changed_at=0.0, timeout=timeout, is_notified=lambda: reported)
+        waiter = mock.Mock(since=0.0, timeout=timeout, are_watched=reported)
         with mock.patch.object(results.time, "monotonic", return_value=waited):
             return results.ResultWaiter.pause(waiter)
 

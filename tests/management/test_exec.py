@@ -8,7 +8,6 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.management.commands.pq_worker import (
     OVERRIDES,
-    arguments,
     chosen_options,
     exec_of,
     work_of,
@@ -50,11 +49,7 @@ class ExecTests(SimpleTestCase):
         with self.assertRaisesMessage(ConfigError, "but not both"):
             work_of(options, chosen_options(options), "default")
 
-    def test_a_program_that_calls_the_command_hands_it_on(self):
-        options = options_of("--exec", "sh -c 'exit 3'", "--burst")
-        self.assertEqual(options_of(*arguments(options)), options)
-
-    def test_a_program_hands_on_each_option_that_overrides_a_setting(self):
+    def test_each_option_overrides_its_setting(self):
         words = ["--wait-for-database", "5", "--health-port", "[::1]:8001", "--queue", "mail"]
         expected = {}
         for number, (option, setting) in enumerate(OVERRIDES.items(), start=2):
@@ -64,9 +59,7 @@ class ExecTests(SimpleTestCase):
             value = FLAGS[flag].get("type", str)(text)
             name, _dot, key = setting.partition(".")
             expected[name] = {**expected.get(name, {}), key: value} if key else value
-        options = options_of(*words)
-        self.assertEqual(options_of(*arguments(options)), options)
-        chosen = chosen_options(options)
+        chosen = chosen_options(options_of(*words))
         self.assertEqual({name: getattr(chosen, name) for name in expected}, expected)
 
     def test_it_serves_the_default_queue_or_those_that_are_named(self):

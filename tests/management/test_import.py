@@ -132,9 +132,9 @@ class AncestorTests(TableTestCase):
         for number in range(3):
             self.add(f"k{number}", {"type": "report"})
         [reported] = run_json("pq_import", "perfectqueue")
-        self.assertEqual((reported["imported"], reported["there_already"]), (3, 0))
+        self.assertEqual((reported["stored"], reported["there"]), (3, 0))
         [reported] = run_json("pq_import", "perfectqueue")
-        self.assertEqual((reported["imported"], reported["there_already"]), (0, 3))
+        self.assertEqual((reported["stored"], reported["there"]), (0, 3))
         self.assertEqual(len(Queue()), 3)
 
     def test_many_go_in_batches(self):

@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest import mock
 
 from django.core.management import call_command
-from django.core.management.base import CommandError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
 
@@ -108,49 +107,6 @@ class SubmitTests(TestCase):
         self.assertEqual(run("pq_submit", "k1", "t", "1", "-v", "0"), "")
 
 
-class RunTests(TestCase):
-    """What a worker does is tested elsewhere; here is one that does the work in place."""
-
-    def submitted_and_run(self, worker, *options):
-        with mock.patch(
-            "django_perfectqueue.management.commands.pq_submit.call_command", side_effect=worker
-        ) as called:
-            try:
-                return run("pq_submit", "k1", "t", "1", "--run", *options)
-            finally:
-                self.worker = called.call_args
-
-    def test_its_queue_is_served_until_nothing_is_due_and_its_result_is_reported(self):
-        def finish(*args, **kwargs):
-            Queue("reports").poll().finish({"über": [1]})
-
-        out = self.submitted_and_run(finish, "--queue", "reports")
-
-        self.assertEqual(out.splitlines()[-1], """Task 'k1' returned {"über": [1]}.""")
-        self.assertEqual(self.worker.args, ("pq_worker",))
-        said = {name: self.worker.kwargs[name] for name in ("queues", "database", "burst")}
-        self.assertEqual(said, {"queues": ["reports"], "database": "default", "burst": True})
-
-    def test_a_program_gets_its_result_as_json(self):
-        def finish(*args, **kwargs):
-            Queue().poll().finish("done")
-
-        last = json.loads(self.submitted_and_run(finish, "--json").splitlines()[-1])
-
-        self.assertEqual(last, {"queue": "default", "key": "k1", "result": "done"})
-        self.assertEqual(self.worker.kwargs["verbosity"], 0)
-
-    def test_one_that_did_not_finish_is_an_error_with_its_status(self):
-        def fail(*args, **kwargs):
-            Queue().poll().fail("Hopeless")
-
-        with self.assertRaisesMessage(CommandError, "Task 'k1' is failed."):
-            self.submitted_and_run(fail)
-        Queue().clear()
-        with self.assertRaisesMessage(CommandError, "Task 'k1' is waiting."):
-            self.submitted_and_run(None)
-
-
 class BadSubmitTests(TestCase):
     """Bad input gets a clear error, and nothing is stored."""
 
@@ -218,7 +174,6 @@ class BadSubmitTests(TestCase):
     def test_options_that_do_not_go_together(self):
         self.assert_refused("k", "t", "1", "--file", "-", says="With --file")
         self.assert_refused("k", "t", "1", "--atomic", says="--atomic is for --file")
-        self.assert_refused("--file", "-", "--run", says="--run is for one task, not for --file")
         self.assert_refused(
             *("--file", "-", "--on-conflict", "replace"), says="is for one task, not for --file"
         )
@@ -314,7 +269,7 @@ class FileTests(TestCase):
     def test_a_line_that_is_not_utf8(self):
         message = self.refused(b'{"key": "\xff", "type": "t"}\n')
 
-        self.assertIn("Line 1: This is not UTF-8", message)
+        self.assertIn("Line 1: This is not JSON", message)
 
     def test_what_was_stored_before_a_bad_line_is_reported(self):
         """
@@ -325,7 +280,7 @@ class FileTests(TestCase):
         message = self.refused(many + "{}\n")
 
         self.assertIn(f"Line {CHUNK + 11}: The task has no 'key'.", message)
-        self.assertIn(f"The lines up to {CHUNK} are stored;", message)
+        self.assertIn(f"Stored are its first {CHUNK:,} tasks;", message)
         self.assertEqual(len(keys()), CHUNK)
         self.assertIn(
             f"11 tasks are submitted. {CHUNK:,} were there already.",
@@ -347,7 +302,7 @@ class FileTests(TestCase):
 
         message = self.refused(json_lines({"key": "a", "type": "t"}), code=3)
 
-        self.assertIn("Lines 1 to 1: Queue 'default' already has a task with the key 'a'.", message)
+        self.assertIn("Up to line 1: Queue 'default' already has a task with the key 'a'.", message)
 
     def test_a_key_given_twice_is_an_error_too(self):
         twice = json_lines({"key": "a", "type": "t"}, {"key": "a", "type": "t"})
@@ -375,7 +330,7 @@ class FileTests(TestCase):
         with mock.patch("sys.stdin", mock.Mock(buffer=source)):
             message = refused(self, "pq_submit", "--file", "-", code=130)
 
-        self.assertIn(f"Interrupted. The lines up to {CHUNK} are stored;", message)
+        self.assertIn(f"Interrupted. Stored are its first {CHUNK:,} tasks;", message)
 
 
 class ReaderTests(SimpleTestCase):

@@ -200,7 +200,7 @@ class DeathTests(TransactionTestCase):
         return task
 
     def test_before_the_commit_it_is_stored_by_the_next_attempt(self):
-        self.assertEqual(self.dies(store, "keep_step"), 0)
+        self.assertEqual(self.dies(store.steps, "keep_step"), 0)
 
     def test_after_the_commit_it_is_there_and_the_next_attempt_has_it(self):
         self.assertEqual(self.dies(store.database, "with_retries"), 1)

@@ -495,7 +495,7 @@ class ChangeTests(Cases):
         self.assertEqual(task.dependents(), ((Queue()["c"].id, Queue()["b"].id), ("b", "c")))
         for refused in (
             task.cancel_request,
-            lambda: store.cancel_request(task.id, using="default"),
+            lambda: store.dependencies.cancel_request(task.id, using="default"),
         ):
             with self.assertRaisesMessage(NotSupportedError, "2 tasks wait for task 'a'"):
                 refused()

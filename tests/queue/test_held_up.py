@@ -124,7 +124,7 @@ def release_all_and_finish_all():
         [task.lease for task in Queue().acquire(100)], store.Ending.release(), using="default"
     )
     taken = [task.lease for task in Queue().acquire(100)]
-    store.heartbeat(taken, using="default", alive_time=90.0)
+    store.leases.heartbeat(taken, using="default", alive_time=90.0)
     store.finish([completion(lease) for lease in taken], using="default")
     return len(taken)
 

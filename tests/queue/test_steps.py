@@ -473,7 +473,7 @@ class CrashTests(TransactionTestCase):
         self.assertEqual(self.step_and_die(stored_steps, "lock_lease"), 2)
 
     def test_death_after_the_commit_does_not(self):
-        self.assertEqual(self.step_and_die(store, "keep_step"), 1)
+        self.assertEqual(self.step_and_die(store.steps, "keep_step"), 1)
 
 
 def charge():

@@ -66,7 +66,7 @@ def go_on(leases, _holder):
 
 
 def beat(leases, _holder):
-    assert all(pulse.held for pulse in store.heartbeat(leases, alive_time=300.0, **USING))
+    assert all(pulse.held for pulse in store.leases.heartbeat(leases, alive_time=300.0, **USING))
 
 
 def retry(leases, _holder):
@@ -319,10 +319,16 @@ STORE = [
     Scenario("purge where all is too young", purge, 1000, at_share(0.5)),
     Scenario("purge behind the end", purge, 1, at_share(1.0)),
     Scenario(
-        "cancel a waiting task", lambda task_id: store.cancel_request(task_id, **USING), 1, waiting
+        "cancel a waiting task",
+        lambda task_id: store.dependencies.cancel_request(task_id, **USING),
+        1,
+        waiting,
     ),
     Scenario(
-        "cancel a running task", lambda task_id: store.cancel_request(task_id, **USING), 1, running
+        "cancel a running task",
+        lambda task_id: store.dependencies.cancel_request(task_id, **USING),
+        1,
+        running,
     ),
     Scenario("force finish", steered(store.force_finish), 1, running),
     Scenario("retry a failed task", steered(store.retry), 1, failed),

@@ -1,5 +1,6 @@
 """A claim reads little although an old snapshot keeps what was taken since it began."""
 
+import math
 from contextlib import closing
 from datetime import timedelta
 from unittest import mock, skipUnless
@@ -9,7 +10,8 @@ from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.models import Account, State, Ticket
+from django_perfectqueue.store.claims.acquire import AHEAD
 from django_perfectqueue.store.values import Watermarks, new_holder
 from tests.factories import elsewhere, submit, submit_many
 
@@ -34,16 +36,14 @@ INSERT INTO "perfectqueue_ticket" (
 )
 SELECT "id", %s, 0, 0, "run_at", 0, 0, 0, false, false, 0 FROM "task"
 """
-TAKE = (
-    """
-    UPDATE "perfectqueue_ticket" SET "state" = 2, "timer_at" = now() - interval '1 minute'
-    WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%')
-    """,
-    """
-    DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%')
-    """,
-)
+TAKE = """
+UPDATE "perfectqueue_ticket" SET "state" = 2, "timer_at" = now() + %s
+WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%%')
+"""
+DELETE = """
+DELETE FROM "perfectqueue_ticket"
+WHERE "task_id" IN (SELECT "id" FROM "perfectqueue_task" WHERE "key" LIKE 'dead-%')
+"""
 
 
 def execute(sql, *values):
@@ -64,11 +64,11 @@ class OldSnapshotTests(TransactionTestCase):
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("SELECT txid_current()")
 
-    def take_many(self):
-        """Have many tickets of the lane taken whose leases ended a minute ago, and deleted."""
+    def take_many(self, ahead=timedelta(minutes=-1)):
+        """Have many tickets of the lane taken whose leases end so far ahead, and deleted."""
         execute(FILL, TAKEN, self.first.lane)
-        for statement in TAKE:
-            execute(statement)
+        execute(TAKE, ahead)
+        execute(DELETE)
         execute('ANALYZE "perfectqueue_ticket"')
 
     def claim(self, limit=1):
@@ -83,14 +83,15 @@ class OldSnapshotTests(TransactionTestCase):
         return store.finish_and_acquire((), request).leases
 
     def take_alone(self):
-        return store.take_alone(
-            "default",
+        request = store.values.ClaimRequest(
+            queues=["default"],
             limit=1,
             alive_time=LEASE,
             holder=new_holder(),
             using="default",
             marks=self.marks,
         )
+        return store.take_alone(request)
 
     def fire(self):
         store.schedules.fire_due_timers(using="default", marks=self.marks)
@@ -126,6 +127,14 @@ class OldSnapshotTests(TransactionTestCase):
         with transaction.atomic(), Meter().on() as meter:
             self.assertEqual(len(self.claim(10)), 2)
         self.assertLessEqual(meter.pages, PAGES)
+
+    def test_lanes_that_give_their_only_task_sleep_with_that_claim(self):
+        submit_many(2, now=None)
+        self.claim()
+        submit("hers", user="ann", now=None)
+        submit("his", user="bob", now=None)
+        self.assertEqual(len(self.claim(10)), 3)
+        self.assertEqual(Account.objects.filter(user__gt="", has_waiting=True).count(), 0)
 
     def test_a_claim_that_fires_timers_begins_at_the_marks(self):
         self.take_many()
@@ -184,4 +193,29 @@ class OldSnapshotTests(TransactionTestCase):
         self.claim(2)
         self.assertFalse(self.look().due)
         elsewhere(lambda: submit("urgent", priority=1, now=None))
+        # It does so in a tenth of the time.
+        self.marks.back_at = math.inf
+        self.assertFalse(self.look().due)
+        self.marks.back_at = 0.0
         self.assertTrue(self.look().due)
+
+    def test_looks_at_a_resting_queue_read_little(self):
+        """Others than the first, though leases that have ended would end in a minute."""
+        self.take_many(timedelta(minutes=1))
+        submit_many(2, now=None)
+        self.claim(2)
+        self.assertFalse(self.look().due)
+        self.marks.back_at = math.inf
+        with transaction.atomic(), Meter().on() as meter:
+            self.assertEqual(self.look().wait, AHEAD)
+        self.assertLessEqual(meter.pages, PAGES)
+
+    def test_a_look_reads_each_lane_from_its_mark(self):
+        self.take_many()
+        submit_many(3, now=None)
+        submit_many(3, user="ann", now=None)
+        self.claim(4)
+        self.assertEqual(len(self.marks.lanes), 2)
+        with transaction.atomic(), Meter().on() as meter:
+            self.assertTrue(self.look().due)
+        self.assertLessEqual(meter.pages, PAGES)

@@ -46,7 +46,11 @@ class ConcurrencyTests(TransactionTestCase):
             elsewhere(lambda: submit_many(10, user="bob"))
             self.assertEqual(len(elsewhere(lambda: acquire(10, now=after(1)))), 10)
             self.assertEqual(elsewhere(lambda: finish(held)), [])
-            elsewhere(lambda: store.cancel_request(Ticket.objects.all()[0].pk, using="default"))
+            elsewhere(
+                lambda: store.dependencies.cancel_request(
+                    Ticket.objects.all()[0].pk, using="default"
+                )
+            )
 
     def test_a_batch_waits_for_nobody(self):
         """Rows that someone else holds are left for another round."""

@@ -229,7 +229,7 @@ class Store(RuleBasedStateMachine):
     @rule(number=PICK)
     def heartbeat(self, number):
         lease, is_current = self.lease(number)
-        [pulse] = store.heartbeat([lease], alive_time=LEASE, using="default", now=self.now)
+        [pulse] = store.leases.heartbeat([lease], alive_time=LEASE, using="default", now=self.now)
         assert pulse.held == is_current
         assert pulse.cancel_requested == (is_current and lease.key in self.flagged)
         if is_current:

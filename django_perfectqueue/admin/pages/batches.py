@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from django.contrib import admin
@@ -146,8 +143,6 @@ WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12
 MARGIN = 4
 LETTERS = 24
-# How far the graph reaches up and down.
-LEVELS = 2
 WORDS = {
     "wait": _("stays blocked if it fails"),
     "cancel": _("is cancelled if it fails"),
@@ -163,14 +158,9 @@ WORDS = {
 
 def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
     """Return what the template shows; a graph where there are at most MOST tasks."""
-    known = known_to(request, site)
-    found = family.family(task.pk, using=database(), levels=LEVELS, known=known)
-    drawn = None
-    # A task may run one that waits for it: there is no place to the right of both.
-    with suppress(CycleError):
-        drawn = graph(found, request) if 1 < len(found.relatives) <= family.MOST else None
+    found = family.family(task.pk, using=database(), known=known_to(request, site))
     return {
-        "graph": drawn,
+        "graph": graph(found, request) if 0 < len(found.links) < family.MOST else None,
         "parents": [relative_row(one, link, request) for one, link in found.parents],
         "children": [relative_row(one, link, request) for one, link in found.children],
         "family_more": found.more,
@@ -239,53 +229,34 @@ class Node:
 
 
 def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
-    """Place each task to the right of those that it waits for."""
-    columns = in_columns(found.relatives, found.links)
-    tallest = max(map(len, columns), default=0)
-    nodes = {}
-    for number, ids in enumerate(columns):
-        above = (tallest - len(ids)) * (HEIGHT + DOWN) // 2
-        for place, id_ in enumerate(ids):
-            nodes[id_] = Node(
-                relative=found.relatives[id_],
-                x=MARGIN + number * (WIDTH + ACROSS),
-                y=MARGIN + above + place * (HEIGHT + DOWN),
-                url=url_of(found.relatives[id_], request),
-                is_own=id_ == found.of,
+    """Place a task to the right of those that it waits for, and those that wait for it behind."""
+    parents, children = found.parents, found.children
+    columns = [[one for one, _link in some] for some in (parents, children)]
+    columns.insert(1, [found.relatives[found.of]])
+    tallest, first = max(map(len, columns)), 0 if parents else 1
+    before, [own], after = (
+        [
+            Node(
+                relative=one,
+                x=MARGIN + (number - first) * (WIDTH + ACROSS),
+                y=MARGIN + (2 * place + tallest - len(some)) * (HEIGHT + DOWN) // 2,
+                url=url_of(one, request),
+                is_own=number == 1,
             )
+            for place, one in enumerate(some)
+        ]
+        for number, some in enumerate(columns)
+    )
+    pairs = [*((node, own) for node in before), *((own, node) for node in after)]
     return {
-        "nodes": list(nodes.values()),
+        "nodes": [*before, own, *after],
         "arrows": [
-            {"path": curve(nodes[link.parent], nodes[link.child]), "state": link.state}
-            for link in found.links
+            {"path": curve(*pair), "state": link.state}
+            for pair, (_one, link) in zip(pairs, [*parents, *children], strict=True)
         ],
-        "width": 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS,
+        "width": 2 * MARGIN + sum(map(bool, columns)) * (WIDTH + ACROSS) - ACROSS,
         "height": 2 * MARGIN + tallest * (HEIGHT + DOWN) - DOWN,
     }
-
-
-def in_columns(
-    relatives: dict[int, family.Relative], links: Sequence[family.FamilyLink]
-) -> list[list[int]]:
-    """Return the ids by column; each below those whose parents are further up."""
-    parents: dict[int, list[int]] = {id_: [] for id_ in relatives}
-    for link in links:
-        parents[link.child].append(link.parent)
-    depth: dict[int, int] = {}
-    for id_ in TopologicalSorter(parents).static_order():
-        depth[id_] = max((depth[parent] + 1 for parent in parents[id_]), default=0)
-    columns: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    place: dict[int, float] = {}
-    for id_ in sorted(relatives, key=lambda id_: (depth[id_], id_)):
-        columns[depth[id_]].append(id_)
-    for ids in columns:
-        middle = {
-            id_: sum(place[parent] for parent in parents[id_]) / max(1, len(parents[id_]))
-            for id_ in ids
-        }
-        ids.sort(key=lambda id_: (middle[id_], id_))
-        place |= {id_: float(number) for number, id_ in enumerate(ids)}
-    return columns
 
 
 def curve(parent: Node, child: Node) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -45,7 +43,6 @@ from django_perfectqueue.schedules.terms import (
     checked_type,
     known_types,
 )
-from django_perfectqueue.store.schedules import due_time, timing_of
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.base import Extra, column
@@ -123,13 +120,6 @@ class ScheduleForm(RuleForm):
             own = (", ".join(row.tags), row.sequence, row.max_attempts, waits)
             self.initial.update(zip(OPTIONS, own, strict=True))
 
-    @classmethod
-    def preview(cls, values: object) -> ScheduleForm:
-        """Return the form for values of which only the timing is looked at."""
-        form = cls(values)
-        form.fields = {name: form.fields[name] for name in WHEN if name != "remaining"}
-        return form
-
     def prepare_data(self) -> None:
         """Show the data; what is masked, or can't be read, is shown only, and stays."""
         try:
@@ -183,13 +173,6 @@ class ScheduleForm(RuleForm):
         except PerfectQueueError as error:
             self.add_error(name if name in self.fields else None, str(error))
 
-    def ticks(self, most: int) -> list[datetime]:
-        """Return the first ticks from now; nothing where it is not valid."""
-        if not self.is_valid():
-            return []
-        now = store.records.clock(using=database())
-        return [due_time(self.row, tick) for tick in islice(timing_of(self.row).after(now), most)]
-
 
 def data_shown(row: Schedule) -> str:
     """Return the data as JSON for who may only look, with what is sensitive masked."""
@@ -231,9 +214,6 @@ class ScheduleAdmin(RuleAdmin):
         (_("Its tasks"), {"fields": [*OPTIONS]}),
     ]
 
-    class Media:
-        js = ["perfectqueue/schedule.js"]
-
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the status of the last task to each."""
         with_statuses(rows, using=database())
@@ -241,7 +221,6 @@ class ScheduleAdmin(RuleAdmin):
     def get_urls(self) -> list[URLPattern]:
         steer = require_POST(self.steer_view)
         return [
-            self.view_path("preview/", self.preview_view, "schedule_preview"),
             self.view_path("<int:pk>/steer/<slug:verb>/", steer, "schedule_steer"),
             *super().get_urls(),
         ]
@@ -307,15 +286,6 @@ class ScheduleAdmin(RuleAdmin):
                 for name in ("fired", "skipped_overlap", "skipped_late", "failures")
             ],
         }
-
-    def preview_view(self, request: HttpRequest) -> HttpResponse:
-        """Return, for the form as it is being filled in, what is wrong and when it would come."""
-        if not (self.has_add_permission(request) or self.has_change_permission(request)):
-            raise PermissionDenied
-        form = ScheduleForm.preview(request.POST)
-        ticks = form.ticks(NEXT)
-        wrong = [str(error) for name in form.errors for error in form.errors[name]]
-        return JsonResponse({"next": [cells.moment(tick) for tick in ticks], "wrong": wrong})
 
     # What is done.
 

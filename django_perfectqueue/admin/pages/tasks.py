@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Subquery
@@ -66,14 +63,6 @@ class SignalForm(forms.Form):
     payload = PatchField(label=_("Data, as JSON"), required=False)
 
 
-logger = logging.getLogger("django_perfectqueue.admin")
-
-
-@lru_cache(maxsize=1_000)
-def log_once(type_: str, error: str) -> None:
-    logger.error("The signals of a task's type are not shown. type=%s error=%s", type_, error)
-
-
 @admin.register(models.Task)
 class TaskAdmin(SteeringAdmin):
     user_path = "user"
@@ -98,7 +87,6 @@ class TaskAdmin(SteeringAdmin):
         "A key or its beginning; upper and lower case differ. Where there are more than 50 "
         "queues, choose one first. At most 1,000 tasks of each queue are found."
     )
-    search_help_for_one = _("A key or its beginning; upper and lower case differ.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return self.listed(super().get_queryset(request))  # type: ignore[arg-type]
@@ -135,13 +123,6 @@ class TaskAdmin(SteeringAdmin):
         by_ticket = models.id_for(request.GET.get("status")) == "ticket__task_id"
         return (base.IdsFirstPaginator if by_ticket else base.BoundedPaginator)(*given, **options)
 
-    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Say in short how to search where there is only one queue to search in."""
-        changelist = super().get_changelist_instance(request)
-        if filters.one_queue(request):
-            changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
-        return changelist
-
     def sought(self, request: HttpRequest, term: str) -> Q:
         return Q(pk__in=filters.ids_by_key(term, request))
 
@@ -168,7 +149,6 @@ class TaskAdmin(SteeringAdmin):
         try:
             declared = signals_of(task.type)
         except ConfigError as error:
-            log_once(task.type, str(error))
             return {"signal_form": SignalForm(), "signals_lacking": str(error)}
         if declared:
             rows = models.Step.objects.using(database()).filter(task_id=task.pk)

@@ -26,6 +26,14 @@ from ..parts.base import Extra, ReadOnlyAdmin, column
 from ..parts.filters import numbers
 
 TASKS = 5
+KINDS = {"alive": "running", "gone": "failed"}
+WORDS = {
+    "alive": _("alive"),
+    "gone": _("gone"),
+    "leaving": _("leaving"),
+    "draining": _("draining"),
+    "drained": _("drained"),
+}
 BUTTON = ' <button class="button" name="{}" value="{}">{}</button>'
 
 
@@ -80,7 +88,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Add the processors to the workers; their tasks are looked up together."""
         processors = processors_of(rows, using=database())
         named = request.user.has_perm("perfectqueue.view_task")
-        takers = Counter(row.host for row in rows if row.takes_tasks(row.clock))
+        takers = Counter(row.host for row in rows if row.state == "alive")
         for worker in rows:
             worker.shown, worker.named = processors[worker.id], named
             worker.drainable = self.has_drain_permission(request)
@@ -88,21 +96,14 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
-        kind, word = "running", gettext("alive")
-        if worker.is_gone(worker.clock):
-            kind, word = "failed", gettext("gone")
-        elif worker.leaving:
-            kind, word = "retrying", gettext("leaving")
-        elif worker.draining:
-            busy = any(runs for _state, runs in worker.shown)
-            kind, word = "retrying", gettext("draining") if busy else gettext("drained")
-        if kind == "failed" or worker.leaving or not worker.drainable:
-            return cells.mark(kind, word)
+        shown = cells.mark(KINDS.get(worker.state, "retrying"), WORDS[worker.state])
+        if worker.state in ("gone", "leaving") or not worker.drainable:
+            return shown
         name, label = ("undrain", _("Undrain")) if worker.draining else ("drain", _("Drain"))
         buttons = [(name, worker.pk, label)]
-        if worker.takers > 1 and worker.takes_tasks(worker.clock):
+        if worker.takers > 1 and worker.state == "alive":
             buttons.append(("drain_host", worker.host, _("Drain the host")))
-        return format_html("{}{}", cells.mark(kind, word), format_html_join("", BUTTON, buttons))
+        return format_html("{}{}", shown, format_html_join("", BUTTON, buttons))
 
     @admin.display(description=_("generation"))
     def round(self, worker: Worker) -> SafeString:

@@ -11,7 +11,7 @@ from ..base import CommandOptions, QueueCommand, known_alias
 from ..flags import add_flags
 from ..importing.move import ImportTally, Move
 from ..importing.sources import SOURCES
-from ..terminal import Facts, ProgressLine, are, plural
+from ..terminal import ProgressLine, are, plural
 
 
 class Command(QueueCommand):
@@ -57,7 +57,8 @@ class Command(QueueCommand):
             progress.clear()
         notes = [*move.table.notes(), *unserved(move.tally.queues, using=using)]
         if self.as_json:
-            self.print_json(as_json(move, notes))
+            facts = {"source": table.source, "dry_run": move.dry_run, "notes": notes}
+            self.print_json({**facts, **asdict(move.tally)})
         else:
             for text in [first_line(move), *lines_of_rows_that_stay(move.tally), *notes]:
                 self.say(text)
@@ -88,17 +89,3 @@ def lines_of_rows_that_stay(tally: ImportTally) -> list[str]:
         lines += [title] if stay else []
         lines += [line for why, reason in stay for line in reason.described(why)]
     return lines
-
-
-def as_json(move: Move, notes: list[str]) -> Facts:
-    tally = move.tally
-    return {
-        "source": move.table.source,
-        "would_import" if move.dry_run else "imported": tally.stored,
-        "schedules": tally.schedules,
-        "there_already": tally.there,
-        "deleted": tally.deleted,
-        "queues": sorted(tally.queues),
-        "not_moved": [{"why": why, **asdict(reason)} for why, reason in tally.stay.items()],
-        "notes": notes,
-    }

@@ -79,16 +79,16 @@ def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Li
     return {paused[key]: row for key, row in found.items()}
 
 
-def queue_lines(command: QueueCommand, found: Overview) -> list[str]:
-    """Return the lines of the table of all queues; for programs print them, and return none."""
+def print_queues(command: QueueCommand, found: Overview) -> None:
+    """Print the table of all queues."""
     paused = pauses(found.queues, using=command.queue.using)
     if not command.as_json:
-        return [*command.table(queue_columns(paused), found.queues)]
+        command.print_table(queue_columns(paused), found.queues)
+        return
     for queue in found.queues:
         known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
         facts = {**asdict(queue), **pause_facts(queue, paused), **known}
         command.print_json({"at": found.now.isoformat(), **facts})
-    return []
 
 
 def pause_facts(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> Facts:
@@ -165,7 +165,7 @@ def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
     """List all queues with their figures."""
-    command.print(queue_lines(command, overview(using=command.queue.using)))
+    print_queues(command, overview(using=command.queue.using))
 
 
 def show(command: NounCommand, options: CommandOptions) -> None:
@@ -283,16 +283,14 @@ def report(
     command: NounCommand, count: int, *, by_status: Mapping[str, int] | None = None, **named: str
 ) -> None:
     dry_run = command.options["dry_run"]
-    if command.as_json:
-        name = "would_delete" if dry_run else "deleted"
-        found = {name: count} | ({"by_status": by_status} if by_status else {})
-        command.print_json({**named, **found})
-        return
+    facts = {**named, "would_delete" if dry_run else "deleted": count}
+    if by_status:
+        facts["by_status"] = by_status
     parts = [f"{number} {status}" for status, number in sorted((by_status or {}).items())]
     where = f" of queue '{named['queue']}'" if named else ""
     listed = f"{': ' if parts else ''}{', '.join(parts)}"
     done = "would be" if dry_run else "is" if count == 1 else "are"
-    command.say(f"{plural(count, 'task')}{where} {done} deleted{listed}.")
+    command.answer(facts, f"{plural(count, 'task')}{where} {done} deleted{listed}.")
 
 
 class Command(RuleCommand):

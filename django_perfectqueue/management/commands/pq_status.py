@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 
 from django.core.management.base import CommandError
-from django.db import Error
 
 from django_perfectqueue import conf, store
+from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.health.checks import Finding, findings
 from django_perfectqueue.health.queues import HeldByOne, Overview, held_by_one, overview
-from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
+from django_perfectqueue.inspection.statistics import Statistics, types_of, within
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.distinct import distinct
@@ -22,69 +20,37 @@ from django_perfectqueue.models import UNSEEN, Usage, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
 
-from ..base import CommandOptions, diagnosis
-from ..terminal import GAP, Column, ago, for_programs, plural, unseen
+from ..base import CommandOptions
+from ..terminal import Column, ago, for_programs, plural, unseen
 from ..verbs import NounCommand, Subcommand
-from .pq_queue import queue_lines
+from .pq_queue import print_queues
 
-# Take another screen and hide the cursor; and back.
-OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-HOME, REST = "\x1b[H", "\x1b[J"
 MOST = 1000
 MEGABYTE = 2**20
-TODAY, ALL_TIME = "today", "all"
 # In seconds: so often a worker reads its row.
 REREAD = 10
 
 
 def show_overview(command: NounCommand, options: CommandOptions) -> None:
     """Show the state of all queues and workers, as without a verb."""
-    if not options["watch"]:
-        command.print(look(command))
-        return
-    stdout, is_live = command.stdout, command.stdout.isatty() and not command.as_json
-    stdout.write(OPEN if is_live else "", ending="")
-    try:
-        while True:
-            try:
-                lines = look(command)
-            except Error as error:  # The next look may find the database again.
-                why = printable(diagnosis(command.queue.using, error))
-                lines = [command.style.ERROR(why)]
-            if is_live:
-                # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
-                fitting = lines[: shutil.get_terminal_size().lines - 1]
-                screen = "".join(f"{line}\x1b[K\n" for line in fitting)
-                stdout.write(f"{HOME}{screen}{REST}", ending="")
-            elif lines:
-                command.print([*lines, ""])
-            stdout.flush()
-            time.sleep(options["watch"])
-    except KeyboardInterrupt:
-        return
-    finally:
-        stdout.write(CLOSE if is_live else "", ending="")
-        stdout.flush()
-
-
-def look(command: NounCommand) -> list[str]:
-    """Return the lines of the screen; for programs print the queues, and return none."""
     found = overview(using=command.queue.using)
-    queues = queue_lines(command, found)
     if command.as_json:
-        return []
+        print_queues(command, found)
+        return
     at = found.now.astimezone().strftime("%H:%M:%S")
     running = sum(queue.running for queue in found.queues)
     rate = sum(queue.finished_a_minute for queue in found.queues)
     well = command.style.SUCCESS("All queues are served, and none is late.")
     verdict = well if found.is_well else command.style.ERROR(trouble(found))
-    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
-    for worker in found.workers:
-        worker.clock = found.now
-    workers = command.table(WORKERS, found.workers)
     held = held_by_one(found, using=command.queue.using)
     holds = [command.style.WARNING(who_holds(held, found.now))] if held else []
-    return [heading, verdict, *holds, "", *queues, "", *workers]
+    heading = f"{at}  {running:,} running, {rate:,.1f} finished a minute"
+    command.print([heading, verdict, *holds, ""])
+    print_queues(command, found)
+    command.stdout.write("")
+    for worker in found.workers:
+        worker.clock = found.now
+    command.print_table(WORKERS, found.workers)
 
 
 def who_holds(held: HeldByOne, now: datetime) -> str:
@@ -153,7 +119,7 @@ def give_back(command: NounCommand, options: CommandOptions) -> None:
     """Give back the tasks of workers that are gone, and delete the workers' rows."""
     names, using = options["names"], command.queue.using
     chosen = named(newest_workers(using), names)
-    gone = [worker for worker in chosen if options["force"] or worker.is_gone(worker.clock)]
+    gone = [worker for worker in chosen if options["force"] or worker.state == "gone"]
     if not gone:
         raise CommandError(
             f"{chosen[0]} was seen {ago(chosen[0].seen_at, chosen[0].clock)}; it is gone when it"
@@ -187,7 +153,9 @@ WORKERS: list[Column[Worker]] = [
     Column("processors", "processors", shown=lambda one: processors_in_words(one), right=True),
     Column("busy", shown=lambda one: busy(one), right=True),
     Column("seen", "seen_at", shown=lambda one: ago(one.seen_at, one.clock)),
-    Column("", "gone", lambda one: one.is_gone(one.clock), lambda one: status_of(one)),
+    Column(
+        "", "gone", lambda one: one.state == "gone", lambda one: one.state.removeprefix("alive")
+    ),
     *unseen("id", "launcher", "leaving", "draining"),
 ]
 
@@ -201,28 +169,18 @@ def busy(worker: Worker) -> int:
     return sum(bool(state["tasks"]) for state in worker.states)
 
 
-def status_of(worker: Worker) -> str:
-    if worker.is_gone(worker.clock):
-        return "gone"
-    if worker.draining and not worker.leaving:
-        return "draining" if busy(worker) else "drained"
-    return "leaving" if worker.leaving else ""
-
-
 def describe_assignment(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
     span = f"for {short_duration((now - task.since).total_seconds())}"
     if not task.key:
         return f"task {task.task_id}, which is no longer stored, {span}"
-    words = [task.key, f"type={task.type}"]
-    if task.user:
-        words.append(f"user={task.user}")
-    words += [f"queue={task.queue}", span]
-    return printable(" ".join([*words, *([task.how_far] if task.how_far else [])]))
+    named = (("type", task.type), ("user", task.user), ("queue", task.queue))
+    facts = [f"{name}={value}" for name, value in named if value]
+    return printable(" ".join(filter(None, [task.key, *facts, span, task.how_far])))
 
 
 def count_serving(found: Sequence[Worker]) -> str:
-    serving = sum(worker.takes_tasks(worker.clock) for worker in found)
+    serving = sum(worker.state == "alive" for worker in found)
     if not serving:
         drained = any(worker.draining for worker in found)
         again = ", or have a drained one take them again: --undrain WORKER" if drained else ""
@@ -265,27 +223,20 @@ def print_metrics(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show_types(command: NounCommand, options: CommandOptions) -> None:
-    """Show how attempts of each type ended on a day, and how long they took."""
-    using, text = command.queue.using, options["day"]
-    day = day_of(text) if text not in (None, TODAY, ALL_TIME) else None
+    """Show how attempts of each type ended, and how long they took."""
+    using, (length, _unit) = command.queue.using, WINDOWS[options["over"]]
     used = Usage._default_manager.using(using).exclude(queue="")
-    for name in [options["queue"]] if options["queue"] else distinct(used, "queue"):
-        is_all = text == ALL_TIME
-        found = lifetime(name, using=using) if is_all else by_type(name, day, using=using)
-        if command.as_json:
-            for one in found:
-                command.print_json(one.facts())
-            continue
-        command.print_title(f"Queue '{name}', {found[0].day or 'all time'}")
-        command.print_table(TYPES, found, GAP)
-
-
-def day_of(text: str) -> date:
-    """Return a day. Raise CommandError for anything else."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise CommandError(f"'{text}' is no day such as 2026-11-22, and not 'all'.") from None
+    queues = [options["queue"]] if options["queue"] else distinct(used, "queue")
+    now = store.records.clock(using=using)
+    found = types_of(queues, within(now - length, now), using=using)
+    types = [one for _key, one in sorted(found.items())]
+    if command.as_json:
+        for one in types:
+            command.print_json(one.facts())
+        return
+    command.print_table(TYPES, types)
+    if not types:
+        command.say(f"No attempt has ended in the last {options['over']}.")
 
 
 def figure(seconds: float | None) -> str:
@@ -293,7 +244,8 @@ def figure(seconds: float | None) -> str:
 
 
 TYPES: list[Column[Statistics]] = [
-    Column("type", shown=lambda one: one.type or "all", elastic=True),
+    Column("queue", "queue", elastic=True),
+    Column("type", "type", elastic=True),
     Column("finished", "finished", right=True),
     Column("retried", "retried", right=True),
     Column("failed", "failed", right=True),
@@ -315,22 +267,20 @@ class Command(NounCommand):
     requires_system_checks = []
     name_help = "A host, or host:pid."
     default = "overview"
-    default_flags = "--watch"
     examples = (
         "pq_status",
-        "pq_status --watch",
         "pq_status workers --tasks",
         "pq_status workers --drain web-1",
         "pq_status health --oldest 600",
-        "pq_status types --queue mail --day 2026-11-22",
+        "pq_status types --queue mail --over day",
     )
     verbs = {
-        "overview": Subcommand(show_overview, terms="--watch"),
+        "overview": Subcommand(show_overview),
         "workers": Subcommand(list_workers, flags="--queue --tasks --drain+ --undrain+"),
         "give-back": Subcommand(give_back, "+", flags="--force"),
         "health": Subcommand(check_health, flags="--oldest --queue+"),
         "metrics": Subcommand(print_metrics),
-        "types": Subcommand(show_types, flags="--queue --day"),
+        "types": Subcommand(show_types, flags="--queue --over"),
     }
 
     def connect(self) -> None:

@@ -1,26 +1,24 @@
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Literal
 
-from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
-from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import ARGUMENTS, TIMES, Queue
 from django_perfectqueue.schedules.terms import dispatch_here, known_types
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
-from ..terminal import ProgressLine, are, excerpt, parsed, point
+from ..terminal import ProgressLine, are, excerpt, parsed, plural, point
 
 SENTENCES = {
     "submitted": "Task '%s' is submitted.",
@@ -34,8 +32,7 @@ class Command(QueueCommand):
     help = (
         "Submits a task, or with --file those of a file with one JSON object a line: pq_submit k1"
         """ mail.send '{"to": "ann"}'. Exits with 0"""
-        " when it is stored, with --run when it has finished, with 3 when its key is taken already,"
-        " and with 1 on any other error."
+        " when it is stored, with 3 when its key is taken already, and with 1 on any other error."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,7 +41,7 @@ class Command(QueueCommand):
         add_flags(parser, "--expect --expires --queue --user --priority --limit --tag --sequence")
         add_flags(parser, "--time-limit --unique --unique-for --debounce --at-most --leading")
         add_flags(parser, "--max-attempts --backoff")
-        add_flags(parser, "--on-conflict --file --atomic --run")
+        add_flags(parser, "--on-conflict --file --atomic")
         super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -53,8 +50,6 @@ class Command(QueueCommand):
             self.submit_file(options)
         else:
             self.submit_one(options)
-        if options["run"]:
-            self.run(options["key"])
 
     def submit_one(self, options: CommandOptions) -> None:
         word = self.submitted(arguments(options))
@@ -95,30 +90,13 @@ class Command(QueueCommand):
             return "replaced"
         return "submitted"
 
-    def run(self, key: str) -> None:
-        """Run what is due, and print how this task ended; raise CommandError unless it finished."""
-        self.stdout.flush()
-        call_command(
-            "pq_worker",
-            queues=[self.queue.name],
-            database=self.queue.using,
-            burst=True,
-            verbosity=0 if self.as_json else self.verbosity,
-        )
-        task = self.queue[key].metadata()
-        if task.status != "finished":
-            raise CommandError(f"Task '{key}' is {task.status}.")
-        result = json.dumps(task.result, ensure_ascii=False)
-        facts = {"queue": self.queue.name, "key": key, "result": task.result}
-        self.answer(facts, on_one_line(f"Task '{key}' returned {result}."))
-
     def submit_file(self, options: CommandOptions) -> None:
         on_conflict, atomic = options["on_conflict"], options["atomic"]
         with opened(options["file"]) as source:
             progress = ProgressLine(self.stderr, "%s tasks")
             file = TasksFile(self.queue, source, on_conflict, atomic, progress)
             stored = file.submit()
-        ignored = file.read - stored
+        ignored = file.done - stored
         text = f"{are(stored, 'task')} submitted."
         if ignored:
             text += f" {ignored:,} {'was' if ignored == 1 else 'were'} there already."
@@ -129,10 +107,8 @@ class Command(QueueCommand):
 @dataclass
 class TasksFile:
     """
-    The tasks of a file, one JSON object a line: how many were read, and which lines are stored.
-
-    ``line`` is the number of the one that was read last, and ``waiting`` are those of the tasks
-    that are not stored yet: the next thousand may be read before.
+    The tasks of a file, one JSON object a line: ``line`` is the number of the one that was read
+    last, and ``done`` how many tasks are stored or were there.
     """
 
     queue: Queue
@@ -141,9 +117,7 @@ class TasksFile:
     atomic: bool
     progress: ProgressLine
     line: int = 0
-    read: int = 0
-    stored_line: int = 0
-    waiting: list[int] = field(default_factory=list)
+    done: int = 0
 
     def submit(self) -> int:
         """Return how many are stored. Raise CommandError, with those that are, where it ends."""
@@ -156,8 +130,7 @@ class TasksFile:
         except InvalidTaskError as error:
             raise self.broken_off(f"Line {self.line}: {error}") from error
         except AlreadyExistsError as error:
-            lines = f"Lines {self.stored_line + 1} to {self.line}"
-            raise self.broken_off(f"{lines}: {error}", TAKEN) from error
+            raise self.broken_off(f"Up to line {self.line}: {error}", TAKEN) from error
         except Error as error:
             raise self.broken_off(diagnosis(using, error)) from error
         except KeyboardInterrupt as error:
@@ -165,27 +138,23 @@ class TasksFile:
         finally:
             self.progress.clear()
 
-    def is_stored(self, read: int) -> None:
-        """Note that so many of the tasks that were read are stored."""
-        count, self.read = read - self.read, read
-        self.stored_line = self.waiting[count - 1]
-        del self.waiting[:count]
-        self.progress.show(read)
+    def is_stored(self, done: int) -> None:
+        """Note that so many of the tasks are stored: the next thousand may be read before."""
+        self.done = done
+        self.progress.show(done)
 
     def tasks(self) -> Iterator[dict[str, object]]:
         """Yield the tasks; raise InvalidTaskError when a line is none."""
         while text := self.source.readline():
             self.line += 1
             if text.strip():
-                task = task_of(text)
-                self.waiting.append(self.line)
-                yield task
+                yield task_of(text)
 
     def broken_off(self, why: str, code: int = 1) -> CommandError:
         outcome = "Nothing was stored."
-        if self.stored_line and not self.atomic:
+        if self.done and not self.atomic:
             outcome = (
-                f"The lines up to {self.stored_line} are stored; to go on, submit the file again"
+                f"Stored are its first {plural(self.done, 'task')}; to go on, submit the file again"
                 " with --on-conflict ignore."
             )
         return CommandError(f"{why} {outcome}", returncode=code)
@@ -236,8 +205,6 @@ def check_choice(options: CommandOptions) -> None:
             )
         if options["on_conflict"] == "replace":
             raise CommandError("--on-conflict replace is for one task, not for --file.")
-        if options["run"]:
-            raise CommandError("--run is for one task, not for --file.")
         return
     if options["type"] is None:
         raise CommandError(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 
 from django.core.management.base import CommandError
@@ -9,7 +10,7 @@ from django.utils.text import capfirst
 from django_perfectqueue.bulk import forget_user
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness import edit, wording
-from django_perfectqueue.fairness.report import COUNTED, Balance, UserShare, balance
+from django_perfectqueue.fairness.report import COUNTED, UserShare, balance
 from django_perfectqueue.fairness.shares import reset_share, set_share, share
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
@@ -113,7 +114,7 @@ def report(command: NounCommand, options: CommandOptions) -> None:
     queue, using = command.queue.name, command.queue.using
     found = balance(queue, over=over, using=using, top=command.first or None, user=user)
     if command.as_json:
-        command.print_json(summary(found, over))
+        command.print_json({"over": over, **asdict(found)})
     elif not found.shares:
         command.say(nothing(queue, over))
     else:
@@ -193,31 +194,6 @@ def signed(part: float) -> str:
     """Return a difference with its sign, or none where it is too small to be seen."""
     rounded = round(part * 100, 1)
     return f"{rounded:+.1f}%" if rounded else "0.0%"
-
-
-def summary(found: Balance, over: str) -> Facts:
-    return {
-        "over": over,
-        **picked(found, "queue", "since", "until"),
-        **picked(found.total, "seconds", "tasks"),
-        **waits(found.total),
-        "shares": [share_facts(share) for share in found.shares],
-    }
-
-
-def waits(share: UserShare) -> Facts:
-    return {"wait_p50": share.p50, "wait_p95": share.p95}
-
-
-def share_facts(share: UserShare) -> Facts:
-    own = picked(share, "weight", "max_running", "running", "held")
-    waiting = {"waiting": min(share.waiting, COUNTED), "more_waiting": share.waiting > COUNTED}
-    return {
-        **picked(share, "user", "others", "entitled", "received", "entitled_seconds", "tasks"),
-        "received_seconds": share.seconds,
-        **waits(share),
-        **({} if share.others else own | waiting),
-    }
 
 
 NAMED = "--no-user --queue"

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
@@ -81,24 +80,6 @@ def chosen_options(options: CommandOptions) -> conf.Options:
             " thread or async as well, or more --processors."
         )
     return values
-
-
-def arguments(options: CommandOptions) -> list[str]:
-    """Return options as they are written on a command line."""
-    words = [options["dispatch"]] if options["dispatch"] else []
-    for name in options["queues"] or ():
-        words += ["--queue", name]
-    for option in ("exec", "database", "wait_for_database", *OVERRIDES):
-        if options[option] is not None:
-            words += [flag(option), str(options[option])]
-    words += [f"--{name}" for name in ("burst", "reload") if options[name]]
-    if options["health_port"]:
-        host, port = options["health_port"]
-        words += ["--health-port", f"[{host}]:{port}"]
-    colour = "--force-color" if options["force_color"] else "--no-color"
-    if options["force_color"] or options["no_color"]:
-        words.append(colour)
-    return [*words, "--verbosity", str(options["verbosity"])]
 
 
 EVERY_TYPE = re.compile("")
@@ -246,38 +227,33 @@ class Command(HintingCommand):
     def handle(self, *args: object, **options: object) -> None:
         """Be the launcher, or the supervisor when a launcher has started this."""
         check_unpatched()
-        if self.started_by_itself:
-            output.install()
-            style = self.stderr.style_func
-            self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
-            self.stderr.style_func = style
+        if not self.started_by_itself:
+            raise CommandError(
+                "A worker forks, and is a program of its own: start manage.py pq_worker. In tests"
+                " django_perfectqueue.test.drain() runs what is due."
+            )
+        output.install()
+        style = self.stderr.style_func
+        self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
+        self.stderr.style_func = style
         launcher = os.environ.pop(generation.SUPERVISOR, None)
         if launcher is not None:
             code = self.supervise(socket.socket(fileno=int(launcher)), options)
         else:
             code = self.launch(options)
-        if not code:
-            return
-        if self.started_by_itself:
+        if code:
             sys.exit(code)
-        raise CommandError(f"The worker ended with exit code {code}.", returncode=code)
 
     def launch(self, options: CommandOptions) -> int:
         """Be the launcher, and in a fork of it the first supervisor."""
         command, environment = [sys.executable, *sys.orig_argv[1:]], generation.first_environment()
         for_us = taken_out_of(environment)
         first: generation.Generation | None = None
-        if self.started_by_itself and generation.may_fork():
+        if generation.may_fork():
             taken_out_of(os.environ)
             first, channel = generation.forked()
             if channel is not None:
                 return self.supervise(channel, options)
-        if not self.started_by_itself:
-            environment, for_us = dict(os.environ), {}
-            taken_out_of(environment)
-            command = [sys.executable, "-m", "django", "pq_worker", *arguments(options)]
-            environment["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         child.set_title("launcher")
         with cli_errors():
             launcher = Launcher(

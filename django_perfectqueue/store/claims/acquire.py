@@ -17,7 +17,6 @@ from django_perfectqueue.models import Account, State, Ticket
 
 from ..arithmetic.fair_order import LANES_PROBED, lane_of
 from ..arithmetic.rate_limit import may_hold, split
-from ..database.dialects.base import numbers
 from ..database.transaction import (
     REPEATS,
     Session,
@@ -32,7 +31,7 @@ from ..lanes.accounts import Accounts
 from ..limits.holds import NEXT
 from ..limits.meters import allowances
 from ..notify.ring import will_wake
-from ..tasks.close import close, finish
+from ..tasks.close import close, finish, lock_tickets
 from ..upkeep.timers import (
     fire_timers,
     note_look,
@@ -40,19 +39,14 @@ from ..upkeep.timers import (
     wake_all_forgotten_lanes,
     wake_forgotten_lanes_if_due,
 )
-from ..values import ClaimRequest, Completion, Costs, Lease, Watermarks
-from .lanes import OF_COSTS, Lanes
+from ..values import ClaimRequest, Completion, Costs, Lease, Watermarks, rested_at
+from .lanes import HAS_TASK, OF_COSTS, Lanes
 from .sql.only_lane import from_mark
 from .tickets import Tickets, past_unreadable
 
 ROUNDS = 5
 ROUNDS_IN_VAIN = 20
 TURNS_READ = 50
-
-TAKEN = """
-SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"{hint}
-WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
 
 
 class Claimed(NamedTuple):
@@ -195,11 +189,9 @@ def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     Their rows are locked whatever is in them: so a commit that is still under way is
     waited for.
     """
-    ids = numbers(lease.task_id for lease in leases)
-    taken = TAKEN.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
-    statement = taken + db.dialect.lock_clause
-    rows = set(db.execute(statement).fetchall())
-    return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
+    tickets = lock_tickets(db, [lease.task_id for lease in leases])
+    held = {(one.task_id, one.token) for one in tickets if one.state == State.RUNNING}
+    return [lease for lease in leases if lease.fence in held]
 
 
 def serve(lanes: Lanes, tickets: Tickets, queue: str, limit: int) -> list[Lease]:
@@ -259,6 +251,9 @@ def result_of(
 # See from afar whether there is something to take.
 
 
+# In seconds: how far a look at timers goes that does not begin at the start.
+AHEAD = 1.0
+
 LOOK = """
 SELECT {now}, (
     SELECT "timer_at" FROM "perfectqueue_ticket"
@@ -266,20 +261,18 @@ SELECT {now}, (
 ), (
     SELECT "due_at" FROM "perfectqueue_schedule"
     WHERE "due_at" IS NOT NULL ORDER BY "due_at" LIMIT 1
-), EXISTS (
+), {waiting}{opens_at}
+"""
+# The order has PostgreSQL look in the indexes, whatever it takes to be in the tables.
+WAITING = f"""(
     SELECT 1 FROM (
         SELECT "id", "has_open" FROM "perfectqueue_account"
-        WHERE "queue" IN ({queues}) AND "ready" = TRUE LIMIT %(most)s
-    ) AS "lane"
-    WHERE "has_open" OR EXISTS (
-        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_lane}{from_mark}
-    )
-), EXISTS (
+        WHERE "queue" = %({{queue}})s AND "ready" = TRUE ORDER BY "turn" LIMIT %(most)s
+    ) AS "own" WHERE "has_open" OR {HAS_TASK} LIMIT 1
+) IS NOT NULL OR (
     SELECT 1 FROM "perfectqueue_account"
-    WHERE "queue" IN ({queues}) AND "ready" = TRUE LIMIT 1 OFFSET %(most)s
-){opens_at}
-"""
+    WHERE "queue" = %({{queue}})s AND "ready" = TRUE ORDER BY "turn" LIMIT 1 OFFSET %(most)s
+) IS NOT NULL"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,24 +305,27 @@ def look(
     ``costs`` of users whose tasks are expected to take between so many seconds.
 
     So many open lanes that not all can be probed count as something. ``marks`` are those of
-    earlier looks; where nothing is due behind them, it looks again from the start.
+    earlier looks; where nothing is due behind them, it looks again from the start, but in a tenth
+    of the time at most.
     """
     marks = marks or Watermarks()
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     above, below = costs or (0.0, 0.0)
     with reading(using) as db:
-        statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
-        statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
-        bounds = since(db, marks), from_mark(marks, '"lane"."id"')
-        statement = statement.replace("{opens_at}", opens_at).replace("{since}", bounds[0])
-        statement = statement.replace("{from_mark}", bounds[1])
+        after, mark = since(db, marks), from_mark(marks, '"own"."id"')
+        in_lane = db.dialect.in_lane.replace("{lane}", '"own"."id"') + mark
+        waiting = WAITING.replace("{in_lane}", in_lane)
+        lanes = " OR ".join(waiting.replace("{queue}", name) for name in names)
+        soon = after and f' AND "timer_at" <= {db.dialect.later(str(AHEAD))}'
+        statement = LOOK.replace("{since}", after + soon).replace("{waiting}", lanes)
+        statement = statement.replace("{opens_at}", opens_at)
         if costs is not None:
             statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
         values = {**names, "most": LANES_PROBED, "above": above, "below": below}
         began = time.monotonic()
         row = db.execute(statement, values, now=now).fetchone()
-    moment, timer, tick, waiting, many, *opens = row
+    moment, timer, tick, waiting, *opens = row
 
     def seconds_until(*times: datetime | None) -> float | None:
         clock = db.dialect.moment(moment)
@@ -338,11 +334,14 @@ def look(
 
     soonest, next_tick = seconds_until(timer, *opens), seconds_until(tick)
     note_look(db, marks, began, due=(seconds_until(timer) or 0.0) < 0.0)
-    due = bool(waiting or many or (soonest is not None and soonest <= 0))
-    if any(bounds) and not due:
+    due = bool(waiting or (soonest is not None and soonest <= 0))
+    if (after or mark) and not due and began >= marks.back_at:
         # Who is to rest may get no other call for what stands before the marks.
-        return look(queues, using=using, now=now, costs=costs)
-    ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
+        outlook = look(queues, using=using, now=now, costs=costs)
+        marks.back_at = rested_at(began)
+        return outlook
+    waits = (soonest, next_tick, AHEAD if after else None)
+    ahead = (wait for wait in waits if wait is not None and wait > 0)
     return Outlook(due, min(ahead, default=None), next_tick)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 
-from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
 from ..database.transaction import Session, reading
 from ..limits.holds import free_gates, shut_gates
 
@@ -17,21 +15,6 @@ LEAST_LANES = 20
 LINES = 100
 DIRECTIONS = ("ASC", "DESC")
 
-OLDEST = """
-SELECT %(queue_{n})s, {now}, (SELECT "run_at" FROM (SELECT MIN((
-    SELECT "ticket"."run_at" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_line} AND "ticket"."rank" = "line"."rank"
-    ORDER BY "ticket"."run_at" LIMIT 1
-)) AS "run_at"
-FROM (
-    SELECT "ready"."id" AS "lane", (
-        SELECT "ticket"."rank" FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_open} ORDER BY "ticket"."rank" {end} LIMIT 1
-    ) AS "rank"
-    FROM ({lanes}) AS "ready"
-) AS "line"
-WHERE "line"."rank" IS NOT NULL) AS "first")
-"""
 OPEN_LANES = """
 SELECT "id", "turn" FROM (
     SELECT "id", "turn" FROM "perfectqueue_account"
@@ -46,6 +29,23 @@ SELECT "lane"."id", "own"."turn" FROM (
 ) AS "own"
 JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "own"."id"
 WHERE "lane"."held_by" = 0 AND "lane"."has_waiting" = TRUE AND "lane"."gate" NOT IN ({shut})
+"""
+OLDEST = f"""
+SELECT %(queue_{{n}})s, {{now}}, (SELECT "run_at" FROM (SELECT MIN((
+    SELECT "ticket"."run_at" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."lane"
+        AND "ticket"."rank" = "line"."rank"
+    ORDER BY "ticket"."run_at" LIMIT 1
+)) AS "run_at"
+FROM (
+    SELECT "ready"."id" AS "lane", (
+        SELECT "ticket"."rank" FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "ready"."id"
+        ORDER BY "ticket"."rank" {{end}} LIMIT 1
+    ) AS "rank"
+    FROM ({OPEN_LANES}) AS "ready"
+) AS "line"
+WHERE "line"."rank" IS NOT NULL) AS "first")
 """
 OVERDUE = """
 SELECT {now}, "timer_at" FROM "perfectqueue_ticket"
@@ -85,23 +85,14 @@ def waits(
     for number, queue in enumerate(queues):
         values[f"queue_{number}"] = queue
         parts += [
-            oldest_statement(db.dialect, order, end).replace("{n}", str(number))
+            OLDEST.replace("{order}", order).replace("{end}", end).replace("{n}", str(number))
             for order, end in product(DIRECTIONS, DIRECTIONS)
         ]
-    statement = " UNION ALL ".join(parts).replace("{shut}", numbers(sorted(shut)) if shut else "1")
-    rows = db.execute(statement, values, now=now).fetchall()
+    rows = db.rows(" UNION ALL ".join(parts), values, now=now, shut=sorted(shut) or [1])
     for queue, moment, run_at in rows:
         if run_at is not None:
             wait = db.dialect.moment(moment) - db.dialect.moment(run_at)
             yield queue, max(0.0, wait.total_seconds())
-
-
-def oldest_statement(dialect: Dialect, order: str, end: str) -> str:
-    statement = OLDEST.replace("{lanes}", OPEN_LANES, 1).replace("{order}", order)
-    statement = statement.replace("{end}", end)
-    for name, column in (("{in_open}", '"ready"."id"'), ("{in_line}", '"line"."lane"')):
-        statement = statement.replace(name, dialect.in_lane.replace("{lane}", column))
-    return statement
 
 
 def overdue(*, using: str, now: datetime | None = None) -> float | None:

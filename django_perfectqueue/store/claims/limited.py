@@ -16,10 +16,10 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, LaneHead, UserLanes, lane_of, part_of, turn_of
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance, key_of, scoped, split
 from ..arithmetic.rate_limit import named as listed
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..lanes.accounts import known, note_owner
 from ..limits.holds import DueHold, SeenLane, due_holds
-from ..limits.meters import limits
+from ..limits.meters import read_rules
 from ..values import Lease
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ FRONT = 4
 TICKETS = """
 SELECT * FROM (
     SELECT "lane", "rank", "run_at", "task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
+    WHERE "state" = 0 AND "lane" = {lane} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
 ) AS "line"
 """
 MOVE = """
@@ -215,14 +215,12 @@ class Limits:
 
     def under(self, statement: str, counts: Mapping[int, int]) -> list[Row]:
         """Read the first so many lanes under each hold."""
-        seen = numbers([0, *[lane for hold in self.due for lane in hold.lanes]])
+        seen = [0, *[lane for hold in self.due for lane in hold.lanes]]
         statements = [
-            statement.replace("{held_by}", str(id_))
-            .replace("{count}", str(count))
-            .replace("{seen}", seen)
+            statement.replace("{held_by}", str(id_)).replace("{count}", str(count))
             for id_, count in counts.items()
         ]
-        return self.by.db.union(statements)
+        return self.by.db.union(statements, seen=seen)
 
     def take_in(
         self, hold: DueHold, rows: Sequence[tuple[HeldLane, AccountRow]], room: int
@@ -303,9 +301,8 @@ class Limits:
         ]
         if not heads:
             return
-        statement = TICKETS.replace("{in_lane}", self.by.db.dialect.in_lane)
         # One more tells which lanes are empty once these are taken.
-        statement = statement.replace("{count}", str(count + 1))
+        statement = TICKETS.replace("{count}", str(count + 1))
         tickets = defaultdict(list)
         # Two users have one lane where its row was damaged.
         each = [statement.replace("{lane}", str(lane)) for lane in {head.lane for head in heads}]
@@ -347,18 +344,17 @@ class Limits:
                 left_out.update(dict.fromkeys(some, keys))
         if not left_out:
             return {}
-        held_by = limits(self.by.db, set().union(*left_out.values())).keys()
+        held_by = read_rules(self.by.db, set().union(*left_out.values()), None)[1].keys()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
-        ids = numbers(sorted(lease.task_id for lease in misplaced))
         lanes = []
         for lease, keys in misplaced.items():
             own = sorted(keys.union(self.keys.get(lease.lane, ())))
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.by.accounts.end(lease, None)
-        statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
-        self.by.db.execute(statement, now=self.by.request.now)
+        ids = sorted(lease.task_id for lease in misplaced)
+        self.by.db.execute(MOVE, now=self.by.request.now, lanes=" ".join(lanes), ids=ids)
         self.by.moved += len(misplaced)
 
 

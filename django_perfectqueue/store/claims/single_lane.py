@@ -10,55 +10,46 @@ from django.db import connections
 from ..database.dialects import dialect_of
 from ..database.transaction import in_transaction, may_be_a_row
 from ..lanes.accounts import Accounts
-from ..leases import Claimant, leased
+from ..leases import leased
 from ..tasks.close import Loss, expire
 from ..upkeep.timers import give_back
-from ..values import Lease, Watermarks, new_token
+from ..values import ClaimRequest, Lease, new_token
 from .sql import BY_VENDOR
 
 
-def take_alone(
-    queue: str,
-    *,
-    limit: int,
-    alive_time: float,
-    holder: int,
-    using: str,
-    now: datetime | None = None,
-    marks: Watermarks | None = None,
-) -> list[Lease]:
+def take_alone(request: ClaimRequest) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks where a single lane is open, it has no cap, there are no
-    limits and no timer is due; else none.
+    Take due tasks of the first queue of a request where a single lane is open, it has no cap,
+    there are no limits and no timer is due; else none.
 
     For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
     were taken when the answer was lost, as acquire() does by itself. What loses against another
-    transaction takes nothing. ``marks`` are those of earlier claims.
+    transaction takes nothing.
     """
-    dialect = dialect_of(using)
-    taker = Claimant(holder, new_token(), alive_time, now, marks or Watermarks())
+    using, now = request.using, request.now
     try:
-        leases = claim(queue, limit, taker, using=using)
+        leases = claim(request, new_token(), using=using)
     except Exception as error:
-        if dialect.passes(error):
+        if dialect_of(using).passes(error):
             return []
         if not may_be_a_row(error, using=using):
             raise
         # It may have been committed all the same; acquire() sets aside what can't be read.
-        give_back(holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
+        alive_time = request.alive_time
+        give_back(request.holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []
     if late := [lease for lease, is_late in leases if is_late]:
         end_late(late, using=using, now=now)
     return [lease for lease, is_late in leases if not is_late]
 
 
-def claim(queue: str, limit: int, taker: Claimant, *, using: str) -> list[tuple[Lease, bool]]:
+def claim(request: ClaimRequest, token: int, *, using: str) -> list[tuple[Lease, bool]]:
     """Take tickets in one transaction; return each lease with whether its task has expired."""
     statements = BY_VENDOR[connections[using].vendor]
     with in_transaction(using) as db:
-        claimed = statements.claim_alone(db, queue, limit, taker)
-        whose: dict[str, Any] = {"using": using, "holder": taker.holder, "token": taker.token}
+        claimed = statements.claim_alone(db, request, token)
+        whose: dict[str, Any] = {"using": using, "holder": request.holder, "token": token}
         leases = []
         for row, lane in claimed:
             pick = lane.pick(lane.charge(abs(lane.cost)), 0, len(claimed))

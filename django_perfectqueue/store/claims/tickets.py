@@ -25,9 +25,9 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import TASK, Claimant, ClaimedRow, in_line, leased
+from ..leases import TASK, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
-from ..tasks.close import EndedAttempt, add_dead_letters, expire
+from ..tasks.close import EndedAttempt, add_dead_letters, expire, lock_tickets
 from ..values import ClaimRequest, Failure, Lease, as_text, new_token
 from .sql import BY_VENDOR
 
@@ -49,23 +49,22 @@ class Tickets:
 
         Raise UnreadableError where one can't be taken for what is in its row.
         """
-        wants = counted(picks)
+        wants, marks = counted(picks), self.request.marks
+        marked = set(marks.lanes) if marks.in_use else set[int]()
         with noting_unreadable(wants, using=self.request.using):
             lines = by_lane(self.claim(wants, limit))
             if not alone:
                 for lane in short(wants, lines, limit):
-                    # Whether it is empty is read from its start, so not before it gave nothing.
-                    if not (self.request.marks.in_use and lines.get(lane)):
+                    # Whether it is empty is read from its start: of one that gives again and
+                    # again not before it gave nothing.
+                    if not (lane in marked and lines.get(lane)):
                         self.accounts.found_short(lane)
             return self.in_order(picks, lines)
 
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
         """Take up to so many tickets of each lane, until it is ``limit``."""
-        request = self.request
-        whose = request.holder, self.token, request.alive_time, request.now
-        taker = Claimant(*whose, request.marks)
         claim = BY_VENDOR[self.db.cursor.db.vendor].claim
-        return claim(self.db, wants, limit, taker)
+        return claim(self.db, wants, limit, self.request, self.token)
 
     def in_order(
         self, picks: Iterable[Pick], lines: Mapping[int, deque[ClaimedRow]]
@@ -123,18 +122,14 @@ UNREADABLE = "unreadable"
 MOST_ATTEMPTS = 2**31 - 1
 
 FIRST = """
-SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
-WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "state" = 0 AND "lane" = %(lane)s ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 """
 ROW = f"""
 SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" = %(task_id)s
-"""
-TICKET = """
-SELECT "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
-WHERE "task_id" = %(task_id)s AND "state" = %(waiting)s
 """
 
 
@@ -195,9 +190,7 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     found: list[int] = []
     with reading(using) as db:
         for lane, count in wants.items():
-            statement = FIRST.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", "%(lane)s"))
-            values = {"lane": lane, "count": count}
-            rows = db.execute(statement, values).fetchall()
+            rows = db.rows(FIRST, {"lane": lane, "count": count})
             found += [task_id for (task_id,) in rows]
     return found
 
@@ -226,16 +219,12 @@ def problem(task_id: int, *, using: str) -> str:
 def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
     """Fail a task that is still in line; return whether it was."""
     with in_transaction(using) as db:
-        statement = TICKET + db.dialect.lock_clause
-        values = {"task_id": task_id, "waiting": State.WAITING.value}
-        row = db.execute(statement, values).fetchone()
-        if row is None:
+        tickets = lock_tickets(db, [task_id])
+        if [ticket.state for ticket in tickets] != [State.WAITING]:
             return False
-        attempt, errors, crashes = row
-        held = EndedAttempt(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
-        message = f"The task's row can't be read: {why}"
-        reason = Failure(error=UNREADABLE, message=message)
-        add_dead_letters(db, [held], Outcome.FAILED, reason, now=now)
+        reason = Failure(error=UNREADABLE, message=f"The task's row can't be read: {why}")
+        held = [EndedAttempt.of(ticket) for ticket in tickets]
+        add_dead_letters(db, held, Outcome.FAILED, reason, now=now)
     logger.error(
         "A task can't be read and has failed; other tasks continue. id=%s error=%s",
         task_id,

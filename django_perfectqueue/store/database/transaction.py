@@ -7,20 +7,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from django.db import (
-    DEFAULT_DB_ALIAS,
-    Error,
-    OperationalError,
-    connections,
-    router,
-    transaction,
-)
+from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -30,6 +23,7 @@ from django_perfectqueue.exceptions import NotMigratedError
 
 from .dialects import Dialect, dialect_for, dialect_of
 from .dialects.base import Problem, Row, numbers
+from .dialects.packet import unanswered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,15 +51,13 @@ def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     """
     connection = connections[using]
     dialect = dialect_for(connection)
+    block: AbstractContextManager[None] = nullcontext()
     if not connection.in_atomic_block:
-        with dialect.own(connection), connection.cursor() as cursor:
-            yield Session(cursor, dialect)
+        block = dialect.own(connection)
     elif apart:
-        with transaction.atomic(using), connection.cursor() as cursor:
-            yield Session(cursor, dialect)
-    else:
-        with connection.cursor() as cursor:
-            yield Session(cursor, dialect)
+        block = transaction.atomic(using)
+    with block, connection.cursor() as cursor:
+        yield Session(cursor, dialect)
 
 
 def timely(using: str) -> AbstractContextManager[Session]:
@@ -272,18 +264,25 @@ class Session(NamedTuple):
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
-        **lists: Iterable[int] | Iterable[str],
+        **parts: str | Iterable[int] | Iterable[str],
     ) -> Cursor:
         """
         Run one statement, as Dialect.execute() does; return the cursor.
 
-        ``lists`` are the insides of the IN lists that the SQL names in braces.
+        ``parts`` come where the SQL names them in braces: a text as it is, which must be SQL; a
+        list as the inside of an IN list.
         """
-        for name, values in lists.items():
-            inside, texts = listed(name, values)
-            sql = sql.replace(f"{{{name}}}", inside)
-            parameters = {**(parameters or {}), **texts} if texts else parameters
+        for name, part in parts.items():
+            if not isinstance(part, str):
+                part, texts = listed(name, part)
+                parameters = {**(parameters or {}), **texts} if texts else parameters
+            sql = sql.replace(f"{{{name}}}", part)
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
+
+    @property
+    def unanswered(self) -> Session:
+        """The session for statements whose answers nobody needs: they go with the next one."""
+        return Session(unanswered(self.cursor), self.dialect)
 
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any
@@ -292,10 +291,7 @@ class Session(NamedTuple):
         return list(self.execute(sql, parameters, **others).fetchall())
 
     def union(
-        self,
-        queries: Sequence[str],
-        parameters: Mapping[str, object] | None = None,
-        **others: Any,
+        self, queries: Sequence[str], parameters: Mapping[str, object] | None = None, **others: Any
     ) -> list[Row]:
         """Return the rows of many queries, UNITED of them in one statement."""
         rows: list[Row] = []

@@ -52,9 +52,7 @@ MEMBERS = BatchMember.objects.filter(batch_id=OuterRef("pk"))
 
 
 @retry_transaction
-def create_batch(
-    queue: str, name: str, user: str, parent: int | None, *, using: str, now: datetime | None = None
-) -> int:
+def create_batch(queue: str, name: str, user: str, parent: int | None, *, using: str) -> int:
     """
     Store a batch in the caller's transaction; return its id.
 
@@ -65,7 +63,7 @@ def create_batch(
     with in_transaction(using) as db:
         if parent is not None:
             refuse_ended_batch(db, parent)
-        batch = db.dialect.insert_new(db.cursor, CREATE, values, now)
+        batch = db.dialect.insert_new(db.cursor, CREATE, values, None)
         if batch is None:
             raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
         # It ends though nothing is added: this has it looked at.

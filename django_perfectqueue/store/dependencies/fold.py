@@ -11,6 +11,7 @@ has marked, and releases it. What another holds is not waited for: its events st
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -169,8 +170,8 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
     with in_transaction(using) as db:
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""
-        statement = TAKE.replace("{asynchronous_commit}", more) + db.dialect.skip_clause
-        rows = db.rows(statement, {"after": after, "limit": EVENTS})
+        values = {"after": after, "limit": EVENTS}
+        rows = db.rows(TAKE + db.dialect.skip_clause, values, asynchronous_commit=more)
         ended = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ENDED}
         added = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ADDED}
         batches, counted = count(db, some.union(-id_ for id_ in ended if id_ < 0), now)
@@ -182,8 +183,8 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
         # The end of a batch has one from now on, where another holds a callback.
         note(db, ended=left[DependencyEvent.Kind.ENDED] - ended)
         if done := [row[0] for row in rows if row[1] not in left[row[2]]]:
-            db.dialect.delete(db.cursor, "perfectqueue_dependencyevent", done)
-    progress = len(done) + counted + len(fold.met) + len(fold.failed) + len(fold.awaited)
+            db.dialect.delete(db.unanswered.cursor, "perfectqueue_dependencyevent", done)
+    progress = len(done) + counted + sum(map(len, fold.marks.values()))
     last = rows[-1][0] if len(rows) == EVENTS else 0
     # In a transaction of the caller's it looks no better: they stay locked until its commit.
     locked = [-id_ for id_, one in batches.items() if own and not one.is_locked]
@@ -193,7 +194,7 @@ def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) 
 @dataclass
 class Fold:
     """
-    What becomes of the dependencies of some events: their ids, by their new state.
+    What becomes of the dependencies of some events: ``marks`` are their ids, by their new state.
 
     ``blocked`` are the children whose tickets it has locked, ``dead`` those that have ended, and
     ``waiting`` those that wait for a task that is live.
@@ -204,9 +205,7 @@ class Fold:
     blocked: dict[int, EndedAttempt] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
-    awaited: list[int] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    met: list[int] = field(default_factory=list)
+    marks: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     dropped: list[int] = field(default_factory=list)
     cancelled: dict[int, str] = field(default_factory=dict)
     # Those that had ended before their turns, which have come.
@@ -282,7 +281,7 @@ class Fold:
         # Of one that was skipped before its turn it waits for that turn.
         early = mode == SEQUENCE and parent.has_finished and parent.is_early
         if early or (parent.is_live and not (mode == When.FIRST_FAILURE and parent.some_died)):
-            self.awaited.append(edge.id)
+            self.marks[Dependency.State.AWAITED].append(edge.id)
             self.waiting.add(edge.child)
         elif parent.is_gone and mode not in (*ANYHOW, SEQUENCE):
             self.dropped.append(edge.id)
@@ -293,27 +292,22 @@ class Fold:
             or parent.has_finished == (mode not in OF_DEATHS)
             or parent.is_gone
         ):
-            self.met.append(edge.id)
+            self.marks[Dependency.State.MET].append(edge.id)
             if mode == SEQUENCE and edge.child in self.dead:
                 self.early.add(edge.child)
         elif mode != When.FINISHED:
             # That of a batch may be failed already.
-            self.failed += [edge.id] if edge.state < Dependency.State.FAILED else []
+            if edge.state < Dependency.State.FAILED:
+                self.marks[Dependency.State.FAILED].append(edge.id)
             # By its id: who may read this may not know the other's key.
             why = f"Task #{edge.parent}, for which it waited, is {parent.outcome}."
             if mode == IfFailed.CANCEL or mode in OF_DEATHS:
                 self.cancelled[edge.child] = why if is_task else NEVER_FAILED
 
     def write(self) -> None:
-        states = Dependency.State
-        for state, ids in (
-            (states.AWAITED, self.awaited),
-            (states.FAILED, self.failed),
-            (states.MET, self.met),
-        ):
-            if ids:
-                self.db.execute(MARK, {"state": state.value}, ids=ids)
-        if self.met and self.dead:
+        for state, ids in sorted(self.marks.items()):
+            self.db.unanswered.execute(MARK, {"state": int(state)}, ids=ids)
+        if Dependency.State.MET in self.marks and self.dead:
             # Who puts one back before the commit does not see it marked: it is looked at again.
             note(self.db, added=self.dead, ended=self.early)
         if self.dropped:
@@ -340,8 +334,7 @@ class Fold:
         due = sorted(task_id for task_id, is_due in rows if is_due or task_id in begun)
         later = sorted({task_id for task_id, _is_due in rows}.difference(due))
         if later:
-            schedule = SCHEDULE.replace("{hint}", self.db.dialect.by_primary_key)
-            self.db.execute(schedule, ids=later)
+            self.db.execute(SCHEDULE, ids=later)
         accounts = Accounts(self.now)
         admit(self.db, due, accounts)
         accounts.write(self.db)

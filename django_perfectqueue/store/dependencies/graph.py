@@ -27,58 +27,49 @@ INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "st
 TURN = """
 INSERT INTO "perfectqueue_dependencyevent" ("id", "task_id", "kind") VALUES (%(turn)s, 0, 0)
 """
+# What is found step by step, as "found". MySQL stops with an error at the 1,000th level without the
+# hint, which others read past.
+WALK = """
+WITH RECURSIVE "found" ("id") AS ({steps})
+SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "found"
+"""
 # Those that wait for their turns in a sequence are not cancelled with the one before; a task that
 # joins another goes on when that is cancelled.
-# MySQL stops with an error at the 1,000th level without the hint, which others read past.
 LINKED = f"""
-WITH RECURSIVE "linked" ("id") AS (
-    SELECT "{{to}}" FROM "perfectqueue_dependency"
-    WHERE "{{of}}" IN ({{ids}}) AND "state" < 3 AND "if_failed" < {SEQUENCE}
-    UNION
-    SELECT "next"."{{to}}" FROM "linked" JOIN "perfectqueue_dependency" AS "next"
-    ON "next"."{{of}}" = "linked"."id" AND "next"."state" < 3 AND "next"."if_failed" < {SEQUENCE}
-)
-SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "linked"
+SELECT "{{to}}" FROM "perfectqueue_dependency"
+WHERE "{{of}}" IN ({{ids}}) AND "state" < 3 AND "if_failed" < {SEQUENCE}
+UNION
+SELECT "next"."{{to}}" FROM "found" JOIN "perfectqueue_dependency" AS "next"
+ON "next"."{{of}}" = "found"."id" AND "next"."state" < 3 AND "next"."if_failed" < {SEQUENCE}
 """
-DESCENDANTS = LINKED.replace("{of}", "parent_id").replace("{to}", "child_id")
-ANCESTORS = LINKED.replace("{of}", "child_id").replace("{to}", "parent_id")
 # A batch, by minus its id, waits for its tasks, and for the batches in it.
 WAITING = """
-WITH RECURSIVE "waiting" ("id") AS (
-    SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(start)s
-    UNION
-    SELECT -"id" FROM "perfectqueue_batch" WHERE "id" = -%(start)s
-    UNION
-    SELECT COALESCE("child"."child_id", -"member"."batch_id", -"within"."parent_id")
-    FROM "waiting"
-    CROSS JOIN (SELECT 1 AS "way" UNION ALL SELECT 2 UNION ALL SELECT 3) AS "ways"
-    LEFT JOIN "perfectqueue_dependency" AS "child"
-    ON "way" = 1 AND "child"."parent_id" = "waiting"."id" AND "child"."state" < 3
-    LEFT JOIN "perfectqueue_batchmember" AS "member"
-    ON "way" = 2 AND "member"."task_id" = "waiting"."id"
-    LEFT JOIN "perfectqueue_batch" AS "within" ON "way" = 3 AND "within"."id" = -"waiting"."id"
-    WHERE COALESCE("child"."child_id", "member"."batch_id", "within"."parent_id") IS NOT NULL
-)
-SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id"
-FROM "waiting" WHERE "id" IN ({ids}) LIMIT 1
+SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(start)s
+UNION
+SELECT -"id" FROM "perfectqueue_batch" WHERE "id" = -%(start)s
+UNION
+SELECT COALESCE("child"."child_id", -"member"."batch_id", -"within"."parent_id")
+FROM "found"
+CROSS JOIN (SELECT 1 AS "way" UNION ALL SELECT 2 UNION ALL SELECT 3) AS "ways"
+LEFT JOIN "perfectqueue_dependency" AS "child"
+ON "way" = 1 AND "child"."parent_id" = "found"."id" AND "child"."state" < 3
+LEFT JOIN "perfectqueue_batchmember" AS "member"
+ON "way" = 2 AND "member"."task_id" = "found"."id"
+LEFT JOIN "perfectqueue_batch" AS "within" ON "way" = 3 AND "within"."id" = -"found"."id"
+WHERE COALESCE("child"."child_id", "member"."batch_id", "within"."parent_id") IS NOT NULL
 """
+AMONG = 'WHERE "id" IN ({ids}) LIMIT 1'
 WITHIN = """
-WITH RECURSIVE "within" ("id") AS (
-    SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids})
-    UNION
-    SELECT "batch"."id" FROM "within" JOIN "perfectqueue_batch" AS "batch"
-    ON "batch"."parent_id" = "within"."id"
-)
-SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "within"
+SELECT "id" FROM "perfectqueue_batch" WHERE "id" IN ({ids})
+UNION
+SELECT "batch"."id" FROM "found" JOIN "perfectqueue_batch" AS "batch"
+ON "batch"."parent_id" = "found"."id"
 """
 AROUND = """
-WITH RECURSIVE "around" ("id") AS (
-    SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})
-    UNION
-    SELECT "batch"."parent_id" FROM "around" JOIN "perfectqueue_batch" AS "batch"
-    ON "batch"."id" = "around"."id" WHERE "batch"."parent_id" IS NOT NULL
-)
-SELECT /*+ SET_VAR(cte_max_recursion_depth = 4294967295) */ "id" FROM "around"
+SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})
+UNION
+SELECT "batch"."parent_id" FROM "found" JOIN "perfectqueue_batch" AS "batch"
+ON "batch"."id" = "found"."id" WHERE "batch"."parent_id" IS NOT NULL
 """
 
 
@@ -88,7 +79,7 @@ def insert(db: Session, edges: Iterable[Edge]) -> None:
         rows = ", ".join(
             f"({child}, {parent}, {mode}, {state})" for child, parent, mode, state in some
         )
-        db.execute(LINK.replace("{rows}", rows))
+        db.execute(LINK, rows=rows)
 
 
 def take_turn(db: Session, turn: int = -1) -> None:
@@ -104,12 +95,14 @@ def take_turn(db: Session, turn: int = -1) -> None:
 
 def descendants(ids: Collection[int], *, using: str) -> list[int]:
     """Return the tasks that wait for one of these, and for these again, the last first."""
-    return sorted(walk(DESCENDANTS, ids, using=using).difference(ids), reverse=True)
+    return sorted(
+        walk(LINKED, ids, using=using, of="parent_id", to="child_id").difference(ids), reverse=True
+    )
 
 
 def ancestors(ids: Collection[int], *, using: str) -> set[int]:
     """Return the tasks for which these wait, and for which these wait again."""
-    return walk(ANCESTORS, ids, using=using)
+    return walk(LINKED, ids, using=using, of="child_id", to="parent_id")
 
 
 def batches_within(batch: int, *, using: str) -> list[int]:
@@ -127,16 +120,20 @@ def refuse_circle(start: int, parents: Collection[int], why: str, *, using: str)
     Raise InvalidTaskError, which says why, where one of these tasks waits for a task or, by
     minus its id, for a batch.
     """
-    if walk(WAITING, parents, using=using, start=start):
+    if walk(WAITING, parents, using=using, among=AMONG, start=start):
         raise InvalidTaskError(why)
 
 
 @retry_transaction
-def walk(statement: str, ids: Collection[int], *, using: str, **values: int) -> set[int]:
+def walk(
+    steps: str, ids: Collection[int], *, using: str, among: str = "", start: int = 0, **names: str
+) -> set[int]:
+    """Return what these steps lead to; of it those that are ``among`` others."""
     if not ids:
         return set()
     with reading(using) as db:
-        rows = db.rows(db.dialect.deep(db.cursor) + statement, values, ids=ids)
+        statement = db.dialect.deep(db.cursor) + WALK + among
+        rows = db.rows(statement, {"start": start}, steps=steps, ids=ids, **names)
     return {id_ for (id_,) in rows}
 
 
@@ -325,7 +322,7 @@ def follow(db: Session, ids: Collection[int]) -> dict[int, ParentState]:
     if left := left - found.keys():
         live: dict[int, int | None] = dict(db.rows(TICKETS + skip, ids=left))
         if fresh := [id_ for id_, by in live.items() if not (by or 0) % 2]:
-            db.execute(FOLLOW.replace("{hint}", db.dialect.by_primary_key), ids=fresh)
+            db.execute(FOLLOW, ids=fresh)
         found |= dict.fromkeys(live, LIVE)
     if left := left - found.keys():
         # Someone ends it or puts it back at this moment, or has since the first look.

@@ -70,7 +70,9 @@ OWNERS = 'SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN 
 @dataclass(slots=True)
 class Charge:
     running: int = 0
+    lost: int = 0
     seconds: float = 0.0
+    advance: float = 0.0
     measured: float = 0.0
     runs: int = 0
     served: bool = False
@@ -81,23 +83,28 @@ class Charge:
         """Tasks were taken, and charged so much each in advance."""
         self.running += tasks
         self.seconds += cost * tasks
+        self.advance += cost * tasks
         self.served = True
 
     def give_back(self, charge: float) -> None:
         """A task that was charged so much in advance has left its holder untried."""
         self.running -= 1
         self.seconds -= charge
+        self.advance -= charge
 
     def end(self, charge: float, seconds: float, tasks: int) -> None:
         """Tasks that were charged so much in advance have run for so long, all together."""
         self.running -= tasks
         self.seconds += seconds - charge
+        self.advance -= charge
         self.measured += seconds
         self.runs += tasks
 
     def add(self, other: Charge) -> None:
         self.running += other.running
+        self.lost += other.lost
         self.seconds += other.seconds
+        self.advance += other.advance
         self.measured += other.measured
         self.runs += other.runs
         self.served |= other.served
@@ -109,7 +116,9 @@ class Charge:
         return Entry(
             account=account,
             running=self.running,
+            lost=self.lost,
             seconds=self.seconds,
+            advance=self.advance,
             mean=mean,
             keep=MEMORY**self.runs,
             served=self.served,
@@ -126,7 +135,7 @@ ACCOUNT = """COALESCE((
 # About the finish tag of the first of the tasks that a user has running, for a ticket of it.
 REACHED = f"""(
     SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
-        - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
+        - CASE WHEN "running" > 1 THEN (1.0 - 1.0 / "running") * "advance" / "weight" ELSE 0.0 END
     END
     FROM "perfectqueue_account" WHERE "id" = {ACCOUNT}
 )"""
@@ -266,6 +275,7 @@ class Accounts:
         """
         account = self.of(lane)
         account.running -= 1
+        account.lost += 1
         if not untried:
             account.finish_tag = max(account.finish_tag, reached or 0.0)
         if seconds is not None:

@@ -30,19 +30,11 @@ def apply_shares(user: str, *, using: str) -> None:
     them at a time, each in a short transaction. Who makes an account just now, from the shares as
     they were, looks again once it is committed.
     """
-    if user == EVERYONE:
-        apply_default(using=using)
-        return
     rows = Account.objects.using(using)
-    queues = with_retries(lambda: distinct(rows, "queue", limit=None), using=using)
-    own = [lane_id(queue, user) for queue in queues]
-    for queue in correct_shares(own, using=using, place=place_of):
-        notify_workers(queue, using=using)
-
-
-def apply_default(*, using: str) -> None:
-    """Write to every lane the share that holds for it, where that has changed."""
-    accounts = Account.objects.using(using).order_by("pk").values_list("pk", flat=True)
+    if user != EVERYONE:
+        queues = with_retries(lambda: distinct(rows, "queue", limit=None), using=using)
+        rows = rows.filter(pk__in=[lane_id(queue, user) for queue in queues])
+    accounts = rows.order_by("pk").values_list("pk", flat=True)
     last, lanes = FIRST_LANE, list[int]()
     while lanes := with_retries(partial(list, accounts.filter(pk__gt=last)[:BATCH]), using=using):
         for queue in correct_shares(lanes, using=using, place=place_of):

@@ -36,13 +36,8 @@ WAITS_ASLEEP = """
     AND COALESCE("own"."has_waiting", "lane"."has_waiting", FALSE) = FALSE
 """
 # How far an account has come, about: what it is charged in advance for tasks that run is no service
-# yet, and is given back where they end early or yield. Since several tasks may have been charged
-# less than the cost says by now, that puts it no further back than its finish tag and one task do.
-ADVANCE = 'ABS("own"."cost") / "own"."weight"'
-ALL_BACK = f'("own"."virtual_time" - "own"."running" * {ADVANCE})'
-ONE_BACK = f'("own"."virtual_time" - {ADVANCE})'
-REACHED = f"""CASE WHEN "own"."running" < 2 OR {ALL_BACK} >= "own"."finish_tag" THEN {ALL_BACK}
-    WHEN {ONE_BACK} < "own"."finish_tag" THEN {ONE_BACK} ELSE "own"."finish_tag" END"""
+# yet, and is given back where they end early or yield.
+REACHED = '("own"."virtual_time" - "own"."advance" / "own"."weight")'
 # With the last of several tasks its tag may be further than it has come with all of them.
 CLOCK = f"CASE WHEN {{tag}} < {REACHED} THEN {{tag}} ELSE {REACHED} END"
 FIRST_OPEN = f"""
@@ -283,7 +278,7 @@ def write(
     if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
-    db.execute(statement, values, now=now)
+    db.unanswered.execute(statement, values, now=now)
 
 
 def mark_of(name: str, row: Columns, number: int) -> str:

@@ -19,7 +19,7 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
-from .meters import Meters, allowances, read
+from .meters import METERS, Meters, allowances
 
 # In seconds. A lane that was let back into the fair order may not use the room that it was
 # given: its user is paused, or another limit is full. Then the next one is, after so long.
@@ -197,8 +197,7 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
         values[f"t{number}"] = at and db.dialect.parameter(at)
         rows.append(f"({id_}, %(q{number})s, %(k{number})s, %(t{number})s)")
     change = db.dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
-    statement = STORE.replace("{rows}", ", ".join(rows)).replace("{change}", change)
-    db.execute(statement, values)
+    db.execute(STORE, values, rows=", ".join(rows), change=change)
 
 
 def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
@@ -210,7 +209,7 @@ def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
     return int(db.execute(OPEN, now=now, keys=sorted(keys)).rowcount)
 
 
-def open_all_shut(*, using: str, now: datetime | None = None) -> int:
+def open_all_shut(*, using: str) -> int:
     """
     Open every hold whose limit has room; return how many.
 
@@ -220,29 +219,28 @@ def open_all_shut(*, using: str, now: datetime | None = None) -> int:
     after: int | None = FIRST_ID
     total = 0
     while after is not None:
-        after, opened = open_shut(after, using=using, now=now)
+        after, opened = open_shut(after, using=using)
         total += opened
     return total
 
 
 @retry_transaction
-def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | None, int]:
+def open_shut(after: int, *, using: str) -> tuple[int | None, int]:
     """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
     with reading(using) as db:
-        values = {"after": after, "limit": BATCH}
-        rows = db.rows(SHUT, values, now=now)
-        known = allowances(db, {key for _id, key in rows}, now)
+        rows = db.rows(SHUT, {"after": after, "limit": BATCH})
+        known = allowances(db, {key for _id, key in rows}, None)
     keys = {key for _id, key in rows if key not in known or known[key].room}
     last = rows[-1][0] if len(rows) == BATCH else None
-    return last, open_again(keys, using=using, now=now) if keys else 0
+    return last, open_again(keys, using=using) if keys else 0
 
 
 @retry_transaction
-def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
+def open_again(keys: Collection[str], *, using: str) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with in_transaction(using) as db:
-        read(db, keys, now, db.dialect.lock_clause)
-        return open_holds(db, keys, now)
+        db.rows(METERS + db.dialect.lock_clause, keys=sorted(keys))
+        return open_holds(db, keys, None)
 
 
 def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:

@@ -23,7 +23,7 @@ FROM "perfectqueue_limit" WHERE {condition}
 FAMILIES = LIMITS.replace("{condition}", """"ending" = '*' AND "scope" IN ({scopes})""")
 RULES = f"{LIMITS}{{meters}} UNION ALL {FAMILIES}"
 METERS = """
-SELECT "key", "running", "next_at", {now} FROM "perfectqueue_meter"
+SELECT "key", "running", "next_at" FROM "perfectqueue_meter"
 WHERE "key" IN ({keys}) ORDER BY "key"
 """
 METERS_TOO = """
@@ -31,11 +31,13 @@ UNION ALL
 SELECT '', "key", "running", NULL, NULL, NULL, NULL, "next_at", {now} FROM "perfectqueue_meter"
 WHERE "key" IN ({keys})
 """
-Count = tuple[int, float, datetime]
-# What a limit says: max_running, rate, period, burst, paused.
+# How many run behind a limit, and when the next start is that keeps to its rate.
+Counts = dict[str, tuple[int, datetime | None]]
+# What a limit says: max_running, rate, period, burst, paused; and the time.
 Said = Sequence[Any]
 
 MAKE = 'INSERT INTO "perfectqueue_meter" ("key", "running") VALUES {rows} {unless}'
+RETURNING = ' RETURNING "key", "running", "next_at"'
 COUNT = """
 UPDATE "perfectqueue_meter" SET "running" = "running" + CASE "key" {running} END{next_at}
 WHERE "key" IN ({keys})
@@ -54,38 +56,32 @@ def allowances(
     if not keys:
         return {}
     if lock and not db.dialect.one_writer:
-        counted, rows = locked(db, keys, now), limits(db, keys)
-        if [row for row in rows.values() if row[1]]:
-            # The lock may have been waited for, and the time is that of before.
-            counted = read(db, keys, now, db.dialect.lock_clause)
+        counted = locked(db, keys)
+        # The lock may have been waited for: so the time is that of this statement.
+        _none, rows = read_rules(db, keys, now)
     else:
-        counted, rows = read_both(db, keys, now)
+        counted, rows = read_rules(db, keys, now, METERS_TOO)
         if lock and len(counted) < len(keys):
-            counted = locked(db, keys, now)
-    found = {}
-    for key, row in rows.items():
-        max_running, rate, period, burst, paused = row
-        running, ahead, moment = counted.get(key, (0, 0.0, None))
-        found[key] = Allowance(
-            key=key,
-            max_running=max_running,
-            # MariaDB returns decimals where a UNION has signed and unsigned numbers.
-            interval=period / float(rate) if rate else 0.0,
-            burst=int(burst or rate or 1),
-            paused=bool(paused),
-            running=running,
-            ahead=ahead,
-            moment=moment,
-        )
-    return found
+            counted = locked(db, keys)
+    return {key: allowance(db, key, row, *counted.get(key, (0, None))) for key, row in rows.items()}
 
 
-def limits(db: Session, keys: Collection[str]) -> dict[str, Said]:
-    """Return what the limits say that hold for these keys, where there is one."""
-    statement, values, scopes = rules_for(keys)
-    statement = statement.replace("{more}", "").replace("{meters}", "")
-    rows = db.rows(statement, values, scopes=scopes)
-    return of_keys(keys, {f"{scope}:{name}": row for scope, name, *row in rows})
+def allowance(
+    db: Session, key: str, row: Said, running: int, next_at: datetime | None
+) -> Allowance:
+    max_running, rate, period, burst, paused, at = row
+    moment = db.dialect.moment(at)
+    return Allowance(
+        key=key,
+        max_running=max_running,
+        # MariaDB returns decimals where a UNION has signed and unsigned numbers.
+        interval=period / float(rate) if rate else 0.0,
+        burst=int(burst or rate or 1),
+        paused=bool(paused),
+        running=int(running),
+        ahead=(db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0,
+        moment=moment,
+    )
 
 
 def of_keys(keys: Collection[str], rows: Mapping[str, R]) -> dict[str, R]:
@@ -109,48 +105,40 @@ def rules_for(keys: Collection[str]) -> tuple[str, dict[str, str], list[str]]:
     return RULES.replace("{condition}", " OR ".join(parts), 1), values, list(names)
 
 
-def read_both(
-    db: Session, keys: Collection[str], now: datetime | None
-) -> tuple[dict[str, Count], dict[str, Said]]:
-    """Return what is counted, and the rows of the limits, by one statement."""
-    counted: dict[str, Count] = {}
+def read_rules(
+    db: Session, keys: Collection[str], now: datetime | None, meters: str = ""
+) -> tuple[Counts, dict[str, Said]]:
+    """Return the rows of the limits for these keys, and by the same statement what is counted."""
+    counted: Counts = {}
     rows: dict[str, Said] = {}
     statement, values, scopes = rules_for(keys)
     # PostgreSQL takes the type of a column from the first of its values that is not NULL.
-    statement = statement.replace("{more}", ", NULL, {now}").replace("{meters}", METERS_TOO)
-    found = db.rows(statement, values, now=now, keys=sorted(keys), scopes=scopes)
+    parts = {"more": ", NULL, {now}", "meters": meters}
+    found = db.rows(statement, values, now=now, **parts, keys=sorted(keys), scopes=scopes)
     for scope, name, *row, next_at, at in found:
         if scope:
-            rows[f"{scope}:{name}"] = row
+            rows[f"{scope}:{name}"] = [*row, at]
         else:
-            counted[name] = count(db, int(row[0]), next_at, at)
+            counted[name] = row[0], next_at
     return counted, of_keys(keys, rows)
 
 
-def read(
-    db: Session, keys: Collection[str], now: datetime | None, clause: str = ""
-) -> dict[str, Count]:
-    """Return how many run behind each limit, how far ahead its next even start lies, and now."""
-    rows = db.rows(METERS + clause, now=now, keys=sorted(keys))
-    return {key: count(db, running, next_at, at) for key, running, next_at, at in rows}
-
-
-def count(db: Session, running: int, next_at: datetime | None, at: datetime) -> Count:
-    moment = db.dialect.moment(at)
-    ahead = (db.dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
-    return running, ahead, moment
-
-
-def locked(db: Session, keys: Collection[str], now: datetime | None) -> dict[str, Count]:
-    """Return the same of meters that no one else can change; make those that are missing."""
-    clause = db.dialect.lock_clause
-    # One that another has made in the meantime may have been swept again.
-    while missing := sorted(set(keys) - (found := read(db, keys, now, clause)).keys()):
+def locked(db: Session, keys: Collection[str]) -> Counts:
+    """Return what is counted, which no one else can change; make the rows that are missing."""
+    statement = METERS + db.dialect.lock_clause
+    rows = db.rows(statement, keys=sorted(keys))
+    if missing := sorted(set(keys).difference(key for key, *_count in rows)):
         names = {f"k{number}": key for number, key in enumerate(missing)}
-        rows = ", ".join(f"(%({name})s, 0)" for name in names)
+        values = ", ".join([f"(%({name})s, 0)" for name in names])
+        # One that another has made in the meantime is locked, too.
         unless = db.dialect.upsert("perfectqueue_meter", ["key"], {"key": "{old}"})
-        db.execute(MAKE.replace("{rows}", rows).replace("{unless}", unless), names)
-    return found
+        if db.cursor.db.features.can_return_rows_from_bulk_insert:
+            made = db.rows(MAKE + RETURNING, names, rows=values, unless=unless)
+        else:
+            db.execute(MAKE, names, rows=values, unless=unless)
+            made = db.rows(statement, keys=missing)
+        rows += made
+    return {key: (running, next_at) for key, running, next_at in rows}
 
 
 @dataclass(slots=True)
@@ -203,9 +191,8 @@ class Meters:
                 values[f"at_{name}"] = db.dialect.parameter(known[key].next_at)
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
-        statement = COUNT.replace("{running}", " ".join(running))
-        statement = statement.replace("{next_at}", next_at if moments else "")
-        db.execute(statement, values, keys=keys)
+        next_at = next_at if moments else ""
+        db.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
         self.settle()
 
     def settle(self) -> None:
@@ -295,7 +282,7 @@ def first_limits(*, using: str) -> Heard:
 @retry_transaction
 def existing(keys: Collection[str], *, using: str) -> set[str]:
     with reading(using) as db:
-        return set(limits(db, keys))
+        return set(read_rules(db, keys, None)[1])
 
 
 def forget_limits(using: str) -> None:

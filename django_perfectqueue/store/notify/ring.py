@@ -19,7 +19,7 @@ from django_perfectqueue.lib.running import running
 from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects import dialect_for, dialect_of
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import Row
 from ..database.transaction import (
     Session,
     is_callers,
@@ -252,8 +252,7 @@ def watch(ids: Sequence[int], *, using: str) -> None:
     the statement takes; if a crash of the server loses it, the caller still polls.
     """
     with reading(using) as db:
-        statement = WATCH.replace("{asynchronous_commit}", db.dialect.asynchronous_commit)
-        db.execute(statement, ids=ids)
+        db.execute(WATCH, ids=ids, asynchronous_commit=db.dialect.asynchronous_commit)
 
 
 def end_listener(using: str) -> ChannelListener | None:
@@ -303,9 +302,8 @@ def announce_ids(db: Session, steps: Iterable[tuple[Signal, Sequence[int]]]) -> 
     heard = [(signal, ids) for signal, ids in steps if ids and is_heard(signal)]
     if not heard:
         return
-    every = numbers(sorted({task_id for _signal, ids in heard for task_id in ids}))
-    rows = db.execute(WHOM.replace("{ids}", every)).fetchall()
-    known = {task_id: TaskNames(*names) for task_id, *names in rows}
+    every = sorted({task_id for _signal, ids in heard for task_id in ids})
+    known = {task_id: TaskNames(*names) for task_id, *names in db.rows(WHOM, ids=every)}
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
         announce_after_commit(signal, tasks, using=db.cursor.db.alias)
@@ -313,11 +311,8 @@ def announce_ids(db: Session, steps: Iterable[tuple[Signal, Sequence[int]]]) -> 
 
 def announce_after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:
     connection = connections[using]
-    act = partial(send, signal, tasks)
-    if connection.in_atomic_block:
-        transaction.on_commit(act, using=using, robust=True)
-    elif connection.autocommit:
-        act()
+    if connection.in_atomic_block or connection.autocommit:
+        connection.on_commit(partial(send, signal, tasks), robust=True)
 
 
 def send(signal: Signal, tasks: list[TaskNames]) -> None:

@@ -117,8 +117,8 @@ class Counts:
 def names(*, using: str, now: datetime | None = None) -> Names:
     found: dict[str, list[str]] = {"queue": [], "paused": [], "open": [], "now": []}
     with reading(using) as db:
-        statement = NAMES.replace("{queues}", db.dialect.used_queues)
-        rows = db.rows(statement, {"most": QUEUES, "latest": LATEST}, now=now)
+        values = {"most": QUEUES, "latest": LATEST}
+        rows = db.rows(NAMES, values, now=now, queues=db.dialect.used_queues)
         for kind, name, _at in rows:
             found[kind].append(name)
         pauses = dict.fromkeys(found["open"], False) | dict.fromkeys(found["paused"], True)

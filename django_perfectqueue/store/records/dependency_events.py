@@ -93,7 +93,7 @@ def note_counts(db: Session, changes: Mapping[int, MemberCounts]) -> None:
     rows = ", ".join(
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
-    db.execute(DELTA.replace("{rows}", rows))
+    db.unanswered.execute(DELTA, rows=rows)
     follow_later(db.cursor.db, Work(batches=set(changes)))
 
 
@@ -104,7 +104,7 @@ def join(db: Session, batch: int, ids: Collection[int], change: MemberCounts) ->
     They were stored in this transaction, as followed by it.
     """
     rows = ", ".join(f"({task_id}, {batch})" for task_id in sorted(ids))
-    db.execute(JOIN.replace("{rows}", rows))
+    db.execute(JOIN, rows=rows)
     change.total += len(ids)
     note_counts(db, {batch: change})
 
@@ -137,7 +137,7 @@ def note(db: Session, *, added: Iterable[int] = (), ended: Iterable[int] = ()) -
     rows = [f"({int(id_)}, {kinds.ADDED.value})" for id_ in added]
     rows += [f"({int(id_)}, {kinds.ENDED.value})" for id_ in ended]
     if rows:
-        db.execute(NOTE.replace("{rows}", ", ".join(rows)))
+        db.unanswered.execute(NOTE, rows=", ".join(rows))
         follow_later(db.cursor.db, Work(events=True))
 
 

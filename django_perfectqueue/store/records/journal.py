@@ -76,18 +76,16 @@ def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
 
 
 def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:
-    statement = WRITE.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
+    rows = " UNION ALL ".join(map(row, range(len(notes)), notes))
     more = "" if lasting else db.dialect.asynchronous_commit
-    statement = statement.replace("{asynchronous_commit}", more)
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
-    statement = statement.replace("{keys}", keys)
     clause = db.dialect.upsert("perfectqueue_journal", KEY, dict.fromkeys(COLUMNS, "{new}"))
     values = {}
     for number, note in enumerate(notes):
         values[f"key{number}"] = note.key
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
         values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
-    db.execute(statement + clause, values, now=now)
+    db.execute(WRITE + clause, values, now=now, rows=rows, keys=keys, asynchronous_commit=more)
 
 
 def row(number: int, note: Note) -> str:
@@ -107,7 +105,7 @@ def forget_old(db: Session, notes: Sequence[Note]) -> None:
         if note.is_first and note.attempt > KEPT
     )
     if over:
-        db.execute(FORGET.replace("{over}", over))
+        db.execute(FORGET, over=over)
 
 
 # Tags: names by which tasks are found together.

@@ -148,18 +148,10 @@ def count_endings(
     tallies: defaultdict[UsageKey, Tally], endings: Iterable[tuple[str, str, str, str]]
 ) -> None:
     """Add attempts to the tallies, by queue, user, type, and how they ended."""
-    users: defaultdict[tuple[UsageKey, str], int] = defaultdict(int)
-    types: defaultdict[tuple[str, str, str], int] = defaultdict(int)
     for (queue, user, type_, word), count in Counter(endings).items():
         if column := COLUMNS.get(word):
-            users[UsageKey(queue, False, user), column] += count
-            types[queue, type_, column] += count
-    for (queue, type_, column), count in types.items():
-        users[type_key(queue, type_), column] += count
-        users[all_types_key(queue), column] += count
-    for (usage_key, column), count in users.items():
-        tally = tallies[usage_key]
-        setattr(tally, column, getattr(tally, column) + count)
+            for key in (UsageKey(queue, False, user), type_key(queue, type_), all_types_key(queue)):
+                setattr(tallies[key], column, getattr(tallies[key], column) + count)
 
 
 Tallies = Mapping[UsageKey, Tally]
@@ -231,8 +223,7 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     of their queues.
     """
     with reading(using) as db:
-        statement = WAITING.replace("{waiting_lanes}", db.dialect.waiting_lanes)
-        rows = db.rows(statement, {"limit": limit + 1})
+        rows = db.rows(WAITING, {"limit": limit + 1}, waiting_lanes=db.dialect.waiting_lanes)
         if not rows:
             return 0
     tallies: dict[UsageKey, Tally] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -167,10 +167,10 @@ def add_dead_letters(
         "message": as_text(why.message, 10_000),
     }
     attempts = cases((one.task_id, one.attempt) for one in ended)
-    close = CLOSE.replace("{attempts}", attempts).replace("{hint}", db.dialect.by_primary_key)
-    db.execute(close, values, now=now, after=ended[0].after, ids=ids)
+    after = ended[0].after
+    db.unanswered.execute(CLOSE, values, now=now, after=after, ids=ids, attempts=attempts)
     rows = ", ".join([LETTER.format(one) for one in ended])
-    db.execute(BURY.replace("{rows}", rows), values, now=now)
+    db.unanswered.execute(BURY, values, now=now, rows=rows)
 
 
 def cases(values: Iterable[tuple[int, int]]) -> str:
@@ -190,7 +190,7 @@ def record(
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    db.execute(RECORD, values, now=now, after=ended.after)
+    db.unanswered.execute(RECORD, values, now=now, after=ended.after)
     if ended.attempt > options().ATTEMPTS_KEPT:
         omit(db, ended.task_id, options().ATTEMPTS_KEPT)
 
@@ -246,45 +246,50 @@ def leave(
             state, place = State.SCHEDULED, PLACE_IN_LINE.replace("{due}", "%(until)s")
         changes[-2:] = [f'"state" = {state.value}, "timer_at" = %(until)s', place]
         values["until"] = opens.until and db.dialect.parameter(opens.until)
-    statement = LEAVE.replace("{changes}", ", ".join(changes))
-    statement = statement.replace("{hint}", db.dialect.by_primary_key)
     after = {} if wait is None else {"due": wait}
-    db.execute(statement, values, now=now, after=after, ids=sorted(ids))
+    statement = LEAVE.replace("{changes}", ", ".join(changes))
+    db.unanswered.execute(statement, values, now=now, after=after, ids=sorted(ids))
 
 
 def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
     """Lock the tickets of tasks that have yet to end, in the order of their ids."""
     if not ids:
         return []
-    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause
-    return [LockedTicket(*row) for row in db.rows(statement, ids=ids)]
+    return [LockedTicket(*row) for row in db.rows(TICKETS + db.dialect.lock_clause, ids=ids)]
 
 
 def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss: Loss) -> list[int]:
     """
     Take running tasks from a holder that is gone.
 
-    Return those that may be tried again at once. One that was to be cancelled is, and one
-    that has lost its processor too often is failed: it may well be what kills them. From
-    the second time on it waits before it is tried again.
+    Return those that may be tried again at once. One that was to be cancelled is. One that has
+    crashed too often is failed: it may well be what kills its processors; from the second time
+    on it waits before it is tried again. One that has not crashed loses nothing.
     """
     now = accounts.now
     back: list[int] = []
+    free: list[int] = []
     cancelled, failed = [], []
     for ticket in tickets:
         task_id = ticket.task_id
-        crashes = min(ticket.crashes + 1, MOST_COUNTED)
-        held = EndedAttempt.of(ticket._replace(crashes=crashes), worker=loss.worker)
+        has_crashed, took = task_id in loss.crashed, loss.seconds.get(task_id)
+        held = EndedAttempt.of(ticket)
         accounts.lose(
             ticket.lane,
+            untried=not has_crashed and took is None,
             charge=expected_cost(ticket.cost),
-            seconds=loss.seconds.get(task_id),
+            seconds=took,
             reached=ticket.reached,
         )
-        record(db, held, Attempt.Ending.LOST, loss.why, now=now)
+        if has_crashed:
+            crashes = min(ticket.crashes + 1, MOST_COUNTED)
+            held = replace(held, crashes=crashes, worker=loss.worker)
+            record(db, held, Attempt.Ending.LOST, loss.why, now=now)
         if ticket.cancel_requested:
             add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
+        elif not has_crashed:
+            free.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
             add_dead_letters(db, [held], Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
@@ -293,14 +298,15 @@ def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss:
         else:
             back.append(task_id)
     leave(db, back, LastEnding.LOST)
-    lost = [ticket.task_id for ticket in tickets]
+    leave(db, free, LastEnding.GIVEN_BACK)
+    lost = [ticket.task_id for ticket in tickets if ticket.task_id in loss.crashed]
     steps = (
         (signals.task_lost, lost),
         (signals.task_cancelled, cancelled),
         (signals.task_failed, failed),
     )
     announce_ids(db, steps)
-    return back
+    return back + free
 
 
 def wait_after_crash(crashes: int) -> float:
@@ -320,11 +326,7 @@ def wait_after_crash(crashes: int) -> float:
 
 @retry_transaction
 def finish(
-    completions: Sequence[Completion],
-    *,
-    using: str,
-    worker: str = "",
-    now: datetime | None = None,
+    completions: Sequence[Completion], *, using: str, worker: str = "", now: datetime | None = None
 ) -> list[Completion]:
     """
     Close tasks in one transaction; return those that were refused.

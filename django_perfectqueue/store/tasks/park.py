@@ -140,8 +140,7 @@ def admit(until: datetime, *, using: str, limit: int) -> int:
         values = {"until": db.dialect.parameter(until), "limit": limit}
         rows = db.rows(PARKED + db.dialect.skip_clause, values)
         if rows:
-            admit = ADMIT.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(admit, ids=[row[0] for row in rows])
+            db.execute(ADMIT, ids=[row[0] for row in rows])
     return len(rows)
 
 

@@ -149,7 +149,7 @@ ENDED = " AND \"outcome\" <> ''"
 
 # The tasks that wait for it wait for the one in its place.
 WAITING = """
-SELECT "id", "child_id", "if_failed" FROM "perfectqueue_dependency"{hint}
+SELECT "id", "child_id", "if_failed" FROM "perfectqueue_dependency"{by_parent}
 WHERE "parent_id" = %(old)s AND "state" < 3
 """
 IN_SEQUENCE = f'SELECT 1 FROM "perfectqueue_dependency" WHERE "if_failed" = {SEQUENCE}'
@@ -217,9 +217,9 @@ def transfer(db: Session, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
     # A child is found, too, that was submitted after the caller had begun to read, and one whose
     # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
-    statement = WAITING.replace("{hint}", db.dialect.by_index("perfectqueue_dep_parent"))
-    statement += db.dialect.share_clause
-    if waiting := db.rows(statement, {"old": old}):
+    by_parent = db.dialect.by_index("perfectqueue_dep_parent")
+    statement = WAITING + db.dialect.share_clause
+    if waiting := db.rows(statement, {"old": old}, by_parent=by_parent):
         links = Dependency.objects.using(db.cursor.db.alias)
         # One that has come behind it in its sequence meanwhile has its turn.
         moved = {id_: child for id_, child, mode in waiting if mode != SEQUENCE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -183,7 +183,7 @@ class AtomicTransaction:
     The transaction begins before the handler, and is committed or rolled back once after it.
 
     While the handler runs, the server's idle-in-transaction timeout is raised to the
-    handler's time limit. ``hastened()`` restores it for the closing statements, which take
+    handler's time limit. ``hasten()`` restores it for the closing statements, which take
     locks that others need. Inside of a transaction that is open already it is a savepoint.
     """
 
@@ -192,10 +192,11 @@ class AtomicTransaction:
         self.dialect = dialect_of(using)
         self.connection = connections[using]
         self.open: ExitStack | None = None
+        self.closing = ExitStack()
         self.wire: object = None
         self.is_outermost = True
         self.depth = 0
-        self.idle_timeout: Any = None
+        self.as_before: str | None = None
         self.hooks: list[Any] = []
 
     @property
@@ -209,16 +210,16 @@ class AtomicTransaction:
         with ExitStack() as stack:
             stack.enter_context(self.dialect.atomic(self.connection))
             with self.connection.cursor() as cursor:
-                self.idle_timeout = self.dialect.set_idle_timeout(cursor, still)
+                self.as_before = self.dialect.set_idle_timeout(cursor, still)
+            stack.push(self.closing)
             self.wire = self.connection.connection
             self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
 
-    def hastened(self) -> AbstractContextManager[None]:
-        """Restore the idle-in-transaction timeout of the server for the statements of a block."""
-        if self.idle_timeout is None:
-            return contextlib.nullcontext()
-        return self.dialect.resetting_idle_timeout(self.connection, self.idle_timeout)
+    def hasten(self) -> None:
+        """Restore the server's idle-in-transaction timeout for the statements that close it."""
+        starts = [self.as_before] if self.as_before else []
+        self.closing.enter_context(self.dialect.filled(self.connection, starts))
 
     def check(self) -> None:
         """Raise TransactionManagementError where a block within it is open: no commit would do."""
@@ -244,14 +245,17 @@ class AtomicTransaction:
             with contextlib.suppress(Error):
                 transaction.set_rollback(True, using=self.using)
                 stack.close()
-        if self.idle_timeout is not None and self.connection.connection is self.wire:
-            idle_timeout, self.idle_timeout = self.idle_timeout, None
+        if self.as_before is not None and self.connection.connection is self.wire:
+            self.as_before = None
             with contextlib.suppress(Error), self.connection.cursor() as cursor:
-                self.dialect.reset_idle_timeout(cursor, idle_timeout)
+                self.dialect.reset_idle_timeout(cursor)
 
     def abandon(self) -> None:
         """Forget the transaction: the caller closes the connection."""
-        self.open = self.idle_timeout = None
+        # What waits to be sent is not.
+        self.connection.needs_rollback = True
+        self.closing.close()
+        self.open = self.as_before = None
 
     def call_hooks(self) -> None:
         """Call what was given to on_commit(), after the commit."""

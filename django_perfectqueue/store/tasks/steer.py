@@ -94,7 +94,7 @@ def force_finish(
             if followed := db.dialect.remove(db.cursor, done):
                 note_ended(db, followed, finished=True)
             attempts = cases((ticket.task_id, ticket.attempt) for ticket in tickets)
-            db.execute(FORCE.replace("{attempts}", attempts), now=now, ids=done)
+            db.execute(FORCE, now=now, ids=done, attempts=attempts)
         if running:
             accounts = Accounts()
             for ticket in running:
@@ -143,8 +143,7 @@ def cancel_now(
         done = {ticket.task_id: ticket.state != State.RUNNING for ticket in tickets}
         running = [ticket for ticket in tickets if not done[ticket.task_id]]
         if running:
-            flag = FLAG.replace("{hint}", db.dialect.by_primary_key)
-            db.execute(flag, ids=[ticket.task_id for ticket in running])
+            db.execute(FLAG, ids=[ticket.task_id for ticket in running])
         for holder in {ticket.holder or 0 for ticket in running}:
             notify_holder(holder, using=using)
         over = [EndedAttempt.of(ticket) for ticket in tickets if done[ticket.task_id]]
@@ -215,8 +214,8 @@ def retry_dead(
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
         notify_workers(queue, using=using, lanes=own, wake=wake_sleeping)
-    statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{followed}", whens(followed))
-    db.execute(statement, now=now, ids=back, children=children)
+    of_lanes, by = cases(lanes), whens(followed)
+    db.execute(REQUEUE, now=now, ids=back, children=children, lanes=of_lanes, followed=by)
     links = Dependency.objects.using(using)
     # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
     given_up = links.filter(parent_id__in=back, state=Dependency.State.FAILED)

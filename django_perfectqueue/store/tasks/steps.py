@@ -60,12 +60,7 @@ SELECT "key", "outcome", ({SIGNAL}), (
 
 
 def keep(
-    db: Session,
-    lease: Lease,
-    wait: Wait,
-    result: str,
-    *changed: str,
-    now: datetime | None,
+    db: Session, lease: Lease, wait: Wait, result: str, *changed: str, now: datetime | None
 ) -> None:
     """Write a row of a held task; where it is there, change these columns of it."""
     values: dict[str, Any] = {
@@ -75,17 +70,15 @@ def keep(
         "result": result,
         "until": wait.until and db.dialect.parameter(wait.until),
     }
-    statement = KEEP.replace("{kept_at}", "%(since)s" if wait.since else "{now}")
     if wait.since:
         values["since"] = db.dialect.parameter(wait.since)
     clause = db.dialect.upsert("perfectqueue_step", UNIQUE, dict.fromkeys(changed, "{new}"))
-    db.execute(statement + clause, values, now=now)
+    kept_at = "%(since)s" if wait.since else "{now}"
+    db.execute(KEEP + clause, values, now=now, kept_at=kept_at)
 
 
 @retry_transaction
-def keep_step(
-    lease: Lease, name: str, result: str, *, using: str, now: datetime | None = None
-) -> None:
+def keep_step(lease: Lease, name: str, result: str, *, using: str) -> None:
     """
     Write what a step of a held task has returned; twice is the same.
 
@@ -93,7 +86,7 @@ def keep_step(
     """
     with in_transaction(using) as db:
         lock_lease(db, lease)
-        keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at", now=now)
+        keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at", now=None)
 
 
 @retry_transaction
@@ -165,13 +158,7 @@ def time_out(
 
 @retry_remembering_commits
 def signal(
-    tries: Tries,
-    task_id: int,
-    name: str,
-    data: str,
-    *,
-    using: str,
-    now: datetime | None = None,
+    tries: Tries, task_id: int, name: str, data: str, *, using: str, now: datetime | None = None
 ) -> bool:
     """
     Write a signal to a task; return False where it has one of that name, which stays.
@@ -201,7 +188,7 @@ def signal(
         try:
             # Apart: another may have stored one since, or be about to, and is waited for.
             with in_transaction(using, apart=True) as inner:
-                inner.execute(KEEP.replace("{kept_at}", "{now}"), values, now=now)
+                inner.execute(KEEP, values, now=now, kept_at="{now}")
         except IntegrityError:
             return False
         note(db, added=[task_id])

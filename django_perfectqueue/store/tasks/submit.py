@@ -156,11 +156,7 @@ def until(starts: Moment, now: datetime | None) -> float:
 
 @retry_remembering_commits
 def store_free(
-    tries: Tries,
-    submissions: Sequence[Submission],
-    *,
-    using: str,
-    now: datetime | None,
+    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
     with in_transaction(using) as db:
         return store_some(db, db.dialect.submit, tries, submissions, now)
@@ -221,11 +217,7 @@ def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
 
 @retry_remembering_commits
 def store_all(
-    tries: Tries,
-    submissions: Sequence[Submission],
-    *,
-    using: str,
-    now: datetime | None,
+    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
 ) -> dict[tuple[str, str], int]:
     # Most often all keys are free, and not to look at each costs less.
     with suppress(IntegrityError):

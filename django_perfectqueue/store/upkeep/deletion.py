@@ -28,6 +28,7 @@ from ..database.transaction import (
 )
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import EARLY, counts_without, note, note_counts, note_gone
+from ..tasks.close import lock_tickets
 from ..tasks.park import forget_story, forget_tasks
 from ..tasks.steer import seen_task
 
@@ -184,12 +185,11 @@ def purgeable(
     terms = {name: seconds for name, seconds in retention.items() if seconds is not None}
     past = " OR ".join(f'("outcome" = \'{name}\' AND "ended_at" <= {{{name}}})' for name in terms)
     chosen = " AND ".join(CONDITIONS[name] for name in only)
-    statement = SCAN.replace("{past}", f"({past or 'FALSE'})")
-    statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
+    parts = {"past": f"({past or 'FALSE'})", "chosen": f"({chosen or 'TRUE'})"}
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
     with reading(using) as db:
-        rows = db.rows(statement, values, now=now, after=since)
+        rows = db.rows(SCAN, values, now=now, after=since, **parts)
     doomed = {
         id_: outcome
         for id_, outcome, queue, is_past, chosen in rows
@@ -280,8 +280,8 @@ def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]
             relations = introspection.get_relations(db.cursor, table)
             for column, relation in relations.items():
                 if relation[1] == TASKS:
-                    statement = REFERRED.replace("{column}", column).replace("{table}", table)
-                    if found := {id_ for (id_,) in db.rows(statement, ids=ids)}:
+                    rows = db.rows(REFERRED, ids=ids, column=column, table=table)
+                    if found := {id_ for (id_,) in rows}:
                         known |= found
                         names.add(f"Rows of {table!r} refer to tasks by {column!r}: these stay.")
     return known, names
@@ -289,8 +289,8 @@ def referred_to(ids: Collection[int], *, using: str) -> tuple[set[int], set[str]
 
 def delete_free(free: Collection[int], *, using: str, skip: bool) -> list[int]:
     with in_transaction(using) as db:
-        statement = DOOMED.replace("{which}", NOT_IN_SEQUENCE if skip else "")
-        rows = db.rows(statement + db.dialect.skip_clause, ids=free)
+        which = NOT_IN_SEQUENCE if skip else ""
+        rows = db.rows(DOOMED + db.dialect.skip_clause, ids=free, which=which)
         locked = [task_id for (task_id,) in rows]
         if locked:
             note(db, ended=locked if skip else ())
@@ -310,12 +310,6 @@ def awaited(ids: Collection[int], *, using: str) -> set[int]:
 
 
 # Forget every task of a queue, or of a user.
-
-
-TICKETS = """
-SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"{hint}
-WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
 
 
 def clear(chosen: Q, *, using: str) -> tuple[int, set[str]]:
@@ -352,11 +346,10 @@ def clear_tasks(ids: Collection[int], *, using: str) -> list[int]:
 
 def forget_tickets(db: Session, accounts: Accounts, ids: Collection[int]) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
-    statement = TICKETS.replace("{hint}", db.dialect.by_primary_key) + db.dialect.lock_clause
-    tickets = db.rows(statement, ids=ids)
-    for _task_id, lane, state in tickets:
-        if state == State.RUNNING:
-            accounts.lose(lane)
+    tickets = lock_tickets(db, ids)
+    for ticket in tickets:
+        if ticket.state == State.RUNNING:
+            accounts.lose(ticket.lane)
     if tickets:
-        locked = [task_id for task_id, _lane, _state in tickets]
+        locked = [ticket.task_id for ticket in tickets]
         db.dialect.delete(db.cursor, "perfectqueue_ticket", locked, key="task_id")

@@ -60,7 +60,7 @@ class Counters(NamedTuple):
 
 
 def accounts(db: Session, which: str, **values: Any) -> Counts:
-    rows = db.rows(ACCOUNTS.replace("{which}", which), **values)
+    rows = db.rows(ACCOUNTS, which=which, **values)
     return {
         id_: (counted, running, f"queue={queue!r} user={user!r}")
         for id_, queue, user, counted, running in rows
@@ -73,7 +73,7 @@ def lock_accounts(db: Session, ids: Collection[int]) -> None:
 
 
 def meters(db: Session, which: str, **values: Any) -> Counts:
-    rows = db.rows(METERS.replace("{which}", which), **values)
+    rows = db.rows(METERS, which=which, **values)
     running: Counter[str] = Counter()
     for key, own, tasks in rows:
         if key is None:
@@ -82,7 +82,7 @@ def meters(db: Session, which: str, **values: Any) -> Counts:
 
 
 def lock_meters(db: Session, keys: Collection[str]) -> None:
-    locked(db, keys, None)
+    locked(db, keys)
     # What such a limit holds back is looked at again.
     open_holds(db, keys, None)
 

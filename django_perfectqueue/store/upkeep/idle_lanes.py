@@ -137,7 +137,7 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
     with in_transaction(using) as db:
         rows = list(holds.filter(pk__gt=after).order_by("pk").values_list("pk", "key")[:limit])
         if rows:
-            locked(db, {key for _id, key in rows}, None)
+            locked(db, {key for _id, key in rows})
             lanes = Lane.objects.filter(held_by=OuterRef("pk"))
             holds.filter(~Exists(lanes), pk__in=[id_ for id_, _key in rows]).delete()
     return rows[-1][0] if len(rows) == limit else None

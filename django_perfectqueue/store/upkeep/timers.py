@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from datetime import datetime
 
 from django.db import connections
 
-from django_perfectqueue import signals
 from django_perfectqueue.conf import OTHERS, options
-from django_perfectqueue.models import LastEnding, Outcome, State
+from django_perfectqueue.models import State
 
 from ..arithmetic.fair_order import rule_of
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, is_callers, reading, retry_transaction
-from ..lanes.accounts import Accounts, expected_cost
+from ..lanes.accounts import Accounts
 from ..lanes.wake import event_rounds, owners_of, rounds, wake
 from ..limits.holds import FIRST_ID, SHUT, open_all_shut
-from ..notify.ring import announce_ids, notify_workers
+from ..notify.ring import notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
 from ..tasks import close
 from ..values import Watermarks
@@ -88,8 +87,7 @@ def are_due(marks: Watermarks, *, using: str, now: datetime | None) -> tuple[boo
     """Return whether tickets are due, and whether schedules are."""
     with reading(using) as db:
         began = time.monotonic()
-        statement = ANY_DUE.replace("{since}", since(db, marks))
-        timers, ticks = db.execute(statement, now=now).fetchone()
+        timers, ticks = db.execute(ANY_DUE, now=now, since=since(db, marks)).fetchone()
         note_look(db, marks, began, due=timers is not None)
         return timers is not None, ticks is not None
 
@@ -112,15 +110,14 @@ def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> Non
 def fire_batch(marks: Watermarks, *, using: str, now: datetime | None) -> int:
     lasting = is_callers(connections[using])
     with in_transaction(using) as db:
-        statement = DUE.replace(
-            "{asynchronous_commit}", "" if lasting else db.dialect.asynchronous_commit
-        ).replace("{since}", since(db, marks))
+        more = "" if lasting else db.dialect.asynchronous_commit
+        parts = {"asynchronous_commit": more, "since": since(db, marks)}
         # What others hold, they fire.
-        statement += db.dialect.skip_clause
-        rows = db.rows(statement, {"limit": BATCH}, now=now)
+        rows = db.rows(DUE + db.dialect.skip_clause, {"limit": BATCH}, now=now, **parts)
         accounts = Accounts(now)
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
-        back = close.lose(db, accounts, close.lock_tickets(db, lapsed), close.Loss())
+        loss = close.Loss(crashed=lapsed)
+        back = close.lose(db, accounts, close.lock_tickets(db, lapsed), loss)
         back += [task_id for task_id, state, *_ in rows if state != State.RUNNING]
         admit(db, back, accounts)
         accounts.write(db)
@@ -187,10 +184,8 @@ def wake_forgotten_lanes_if_due(*, using: str) -> int:
 def sleeping(db: Session, statement: str) -> list[Row]:
     """Return what a statement says of the lanes that are to be woken."""
     policy, names = policies()
-    statement = statement.replace("{waiting_lanes}", db.dialect.waiting_lanes)
-    statement = statement.replace("{policy}", policy)
     values = {"limit": BATCH, "after": FIRST_ID, **names}
-    return db.rows(statement, values)
+    return db.rows(statement, values, waiting_lanes=db.dialect.waiting_lanes, policy=policy)
 
 
 def policies() -> tuple[str, dict[str, str]]:
@@ -208,7 +203,7 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     owners = owners_of(db, ids) if ids else []
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
-        db.execute(READMIT.replace("{hint}", db.dialect.by_primary_key), ids=ids)
+        db.unanswered.execute(READMIT, ids=ids)
         wake(db, owners, accounts.now)
 
 
@@ -244,41 +239,9 @@ def give_back(
         tickets = [close.LockedTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
-        lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
-        back = close.lose(db, accounts, lost, loss)
-        others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
-        back += let_go(db, accounts, others, loss.seconds)
+        back = close.lose(db, accounts, left, loss)
         admit(db, sorted(back), accounts)
         accounts.write(db)
     if back:
         notify_workers(using=using)
     return len(left)
-
-
-def let_go(
-    db: Session,
-    accounts: Accounts,
-    tickets: Sequence[close.LockedTicket],
-    seconds: Mapping[int, float],
-) -> list[int]:
-    """Free tasks that have not crashed; return those that are not to be cancelled."""
-    back: list[int] = []
-    cancelled = []
-    for ticket in tickets:
-        took = seconds.get(ticket.task_id)
-        accounts.lose(
-            ticket.lane,
-            untried=took is None,
-            charge=expected_cost(ticket.cost),
-            seconds=took,
-            reached=ticket.reached,
-        )
-        if ticket.cancel_requested:
-            held = close.EndedAttempt.of(ticket)
-            close.add_dead_letters(db, [held], Outcome.CANCELLED, close.CANCELLED, now=accounts.now)
-            cancelled.append(ticket.task_id)
-        else:
-            back.append(ticket.task_id)
-    announce_ids(db, [(signals.task_cancelled, cancelled)])
-    close.leave(db, back, LastEnding.GIVEN_BACK)
-    return back

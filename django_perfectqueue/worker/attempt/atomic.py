@@ -82,8 +82,8 @@ class AtomicAttempt:
         def write() -> None:
             self.settler.cleanup.restore_tenants()
             self.joint.check()
-            with self.joint.hastened():
-                deferred.write()
+            self.joint.hasten()
+            deferred.write()
             self.word = task.settled
             # From here until the answer, only the database knows whether it is committed.
             self.maybe_committed = True

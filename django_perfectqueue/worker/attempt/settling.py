@@ -200,7 +200,7 @@ def ended(running: Running, word: str) -> AttemptEnd:
 
 def pulse_of(task: AcquiredTask) -> Pulse:
     """Ask the database about a task's lease, without renewing it."""
-    [pulse] = store.heartbeat([task.lease], alive_time=None, using=task.lease.using)
+    [pulse] = store.leases.heartbeat([task.lease], alive_time=None, using=task.lease.using)
     return pulse
 
 

@@ -12,7 +12,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Account
 from django_perfectqueue.store.claims.acquire import comes_before, first_waiting
 from django_perfectqueue.store.notify.datagrams import AT_REST
-from django_perfectqueue.store.values import Watermarks
+from django_perfectqueue.store.values import Watermarks, rested_at
 
 from ..plan import Plan
 from ..shared.status import Wakeups
@@ -42,6 +42,8 @@ class Listener(HelperProcess):
     else less and less often, down to POLL_INTERVAL, and while no task runs to a multiple of
     it: AT_REST where the database sends each notification, otherwise UNHEARD_AT_REST unless a
     poll has found a task without a notification within the last hour, as of another host.
+    After a poll that took long, as beside an old snapshot on PostgreSQL, it rests for nine times as
+    long, but until a schedule is due or for BUSY_INTERVAL at most.
     While all processors are busy it polls for schedules only, when the next is due and at
     least each BUSY_INTERVAL; and for lanes to which a running task is to yield that has steps.
     """
@@ -53,7 +55,7 @@ class Listener(HelperProcess):
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
-        self.look_at = 0.0
+        self.look_at = self.rested_at = 0.0
         self.tick_at = 0.0
         self.known_at = self.heard_at = self.unheard_until = 0.0
         self.may_be_unheard = False
@@ -66,7 +68,8 @@ class Listener(HelperProcess):
             while not self.stopping:
                 self.link.retry_until_done(self.attend)
                 self.wakeups.note_listener()
-                pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
+                next_at = max(self.look_at, min(self.next_look_at(), self.known_at + MARGIN))
+                pause = max(0.0, min(LONGEST_WAIT, next_at - time.monotonic()))
                 self.wait(pause, *([self.notifications] if self.notifications else []))
         finally:
             # The other one's connection is closed with all others, and asks no database first.
@@ -78,10 +81,19 @@ class Listener(HelperProcess):
         if self.notifications is not None and not self.notifications.is_open:
             self.start_listening()
         self.take(self.received())
-        if time.monotonic() >= self.look_at:
+        now = time.monotonic()
+        if self.known_at + MARGIN <= now < self.next_look_at():
+            # A claim looks for what is due, too.
+            self.known_at, self.heard_at = math.inf, now
+            self.wakeups.wake_one()
+        elif now >= max(self.look_at, self.next_look_at()):
             self.look()
             # Notifications that arrived with the answer don't make the socket readable.
             self.take(self.received())
+
+    def next_look_at(self) -> float:
+        """Return until when it polls no more, after a poll that took long: no schedule is late."""
+        return min(self.rested_at, self.tick_at)
 
     def start_listening(self) -> None:
         """Listen, and poll for earlier tasks; poll only, where listening fails."""
@@ -155,7 +167,9 @@ class Listener(HelperProcess):
             self.rank()
         if is_free or time.monotonic() >= self.tick_at:
             plan = self.plan
+            began = time.monotonic()
             outlook = store.look(plan.queues, using=plan.using, costs=costs, marks=self.marks)
+            self.rested_at = rested_at(began)
             if is_free:
                 wait = self.wake_for(outlook, is_kept=costs is not None)
                 if costs is not None and self.wakeups.may_yield(time.monotonic()):

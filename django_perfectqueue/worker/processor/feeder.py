@@ -286,14 +286,15 @@ class Feeder:
         """After idling, take a single task by the fast path."""
         if self.completions.waiting or len(self.plan.queues) > 1 or self.status.kept:
             return []
-        return store.take_alone(
-            self.plan.queues[0],
+        request = ClaimRequest(
+            queues=self.plan.queues,
             limit=limit,
             alive_time=self.options.ALIVE_TIME,
             holder=self.resources.holder,
             using=self.plan.using,
             marks=self.marks,
         )
+        return store.take_alone(request)
 
     def take_in_order(self, limit: int) -> list[store.Lease]:
         """Take tasks in fair order; write completions in the same transaction."""

@@ -78,13 +78,13 @@ class Leases:
         self.looked_at = before
         self.status.called = False
         using = self.plan.using
-        pulses = store.heartbeat(held, using=using, alive_time=alive_time)
+        pulses = store.leases.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
             self.status.renewed_at = max(self.status.renewed_at, before)
         answers = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in answers if not pulse.held]:
             runs = self.hand.attempt(lease) is not None
-            self.lost(lease, store.refusal(lease, using=using) if runs else None)
+            self.lost(lease, store.leases.refusal(lease, using=using) if runs else None)
         for lease in [lease for lease, pulse in answers if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 from django_perfectqueue import store
-from django_perfectqueue.application.middleware import wanted
 from django_perfectqueue.conf import Options
 from django_perfectqueue.lib.processes import resident
 
@@ -110,7 +109,7 @@ MIB = 1_048_576
 
 class Recycling:
     """
-    Decides when a processor is replaced: for its age, its memory or at a handler's request.
+    Decides when a processor is replaced: for its age or its memory.
 
     The limits are random, up to a tenth below the settings, so that processors that started
     together do not end together.
@@ -129,9 +128,9 @@ class Recycling:
     def is_due(self) -> bool:
         """Return whether the processor must be replaced; its memory is read once a second."""
         if self.due or (self.age is None and self.memory is None):
-            return self.due or wanted.is_set()
+            return self.due
         now = time.monotonic()
-        self.due = wanted.is_set() or self.is_too_old(now) or self.is_too_large(now)
+        self.due = self.is_too_old(now) or self.is_too_large(now)
         return self.due
 
     def is_too_old(self, now: float) -> bool:

@@ -103,7 +103,7 @@ class AncestorsTests(TestCase):
             self.forget()
 
     def forget(self):
-        store.clear(Q(queue="default"), using="default")
+        store.upkeep.clear(Q(queue="default"), using="default")
         FairShare.objects.all().delete()
         Account.objects.all().delete()
 
@@ -255,7 +255,7 @@ class ChangeTests(TestCase):
                     with by(second):
                         later = submit_many(3, user="ann") + submit_many(3, user="carl")
                         self.assertEqual(sorted(self.drained()), sorted(before + later))
-                    store.clear(Q(queue="default"), using="default")
+                    store.upkeep.clear(Q(queue="default"), using="default")
                     Account.objects.all().delete()
 
     def test_lanes_that_are_served_take_the_new_policy_by_the_sweep(self):

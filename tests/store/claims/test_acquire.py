@@ -136,7 +136,7 @@ class LeaseTests(TestCase):
             with self.assertRaises(PreemptedError):
                 write()
         self.assertEqual(store.settle([slow], store.Ending.release(), **common), {})
-        [pulse] = store.heartbeat([slow], alive_time=99, **common)
+        [pulse] = store.leases.heartbeat([slow], alive_time=99, **common)
 
         self.assertFalse(pulse.held)
         self.assertEqual((Task.objects.values().get(), Ticket.objects.values().get()), before)

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, FairShare, Task
 from django_perfectqueue.store.lanes.apply import apply_shares
-from django_perfectqueue.store.values import new_holder
+from django_perfectqueue.store.values import ClaimRequest, new_holder
 from tests.factories import (
     LEASE,
     NOON,
@@ -28,9 +28,8 @@ STATEMENTS = {"postgresql": 1, "mysql": 2, "sqlite": 3}
 
 
 def take(limit=1, *, queue="default", now=NOON):
-    return store.take_alone(
-        queue, limit=limit, alive_time=LEASE, holder=new_holder(), using="default", now=now
-    )
+    whose = {"alive_time": LEASE, "holder": new_holder(), "using": "default"}
+    return store.take_alone(ClaimRequest(queues=[queue], limit=limit, now=now, **whose))
 
 
 class AloneTests(TransactionTestCase):

@@ -1,5 +1,6 @@
 """A transaction whose BEGIN goes with its first statement begins and ends like any other."""
 
+from contextlib import suppress
 from unittest import mock
 
 from django.db import DatabaseError, Error, connection, transaction
@@ -20,7 +21,7 @@ class BegunTests(TransactionTestCase):
     def tearDown(self):
         self.assertTrue(connection.get_autocommit())
         self.assertFalse(connection.in_atomic_block)
-        self.assertNotIn("sent_with_first", repr(connection.execute_wrappers))
+        self.assertNotIn("Packet", repr(connection.execute_wrappers))
         self.insert("last")
         connection.close()
         self.assertIn("last", names())
@@ -94,6 +95,54 @@ class BegunTests(TransactionTestCase):
         with self.assertRaises(Error), in_transaction("default"):
             self.insert("b")
         self.assertEqual(names(), ["a"])
+
+    def test_what_needs_no_answer_goes_before_the_next_statement(self):
+        """Whatever that is: of the store, of Django, of many."""
+        delete = f"DELETE FROM {Limit._meta.db_table} WHERE name = %(name)s"
+        named = f"SELECT COUNT(*) FROM {Limit._meta.db_table} WHERE name <> %(name)s"
+        for one in "abcd":
+            self.insert(one)
+        with in_transaction("default") as db:
+            db.unanswered.execute(delete, {"name": "a"})
+            db.unanswered.execute(delete, {"name": "b"})
+            self.assertEqual(db.rows(named, {"name": "%(name)s"}), [(2,)])
+            db.unanswered.execute(delete, {"name": "c"})
+            self.assertEqual(names(), ["d"])
+            db.unanswered.execute(delete, {"name": "d"})
+            insert = f"UPDATE {Limit._meta.db_table} SET name = %s WHERE name = %s"
+            db.cursor.executemany(insert, [("e", "d"), ("f", "d")])
+            with transaction.atomic():
+                self.insert("d")
+            db.unanswered.execute(delete, {"name": "d"})
+        self.assertEqual(names(), [])
+
+    def test_what_needs_no_answer_is_sent_at_the_end(self):
+        self.insert("a")
+        with in_transaction("default") as db:
+            db.unanswered.execute(f"DELETE FROM {Limit._meta.db_table}")
+        self.assertEqual(names(), [])
+
+    def test_what_needs_no_answer_is_undone(self):
+        self.insert("a")
+        for error in (ValueError, None):
+            with self.subTest(error), suppress(ValueError), in_transaction("default") as db:
+                names()
+                db.unanswered.execute(f"DELETE FROM {Limit._meta.db_table}")
+                if error:
+                    raise error
+                transaction.set_rollback(True)
+            self.assertEqual(names(), ["a"])
+
+    def test_an_error_of_what_needs_no_answer_undoes_all(self):
+        self.insert("a")
+        for ask in (names, lambda: None):
+            for first in ("nonsense", "name"):
+                with self.assertRaises(DatabaseError), in_transaction("default") as db:
+                    db.unanswered.execute(f"DELETE FROM {Limit._meta.db_table}")
+                    db.unanswered.execute(f"SELECT {first} FROM nowhere")
+                    db.unanswered.execute(f"DELETE FROM {Limit._meta.db_table}")
+                    ask()
+                self.assertEqual(names(), ["a"])
 
     def test_hooks_run_once(self):
         hook = mock.Mock()

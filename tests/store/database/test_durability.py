@@ -39,7 +39,7 @@ class CappedTests(TransactionTestCase):
         with connection.execute_wrapper(note):
             [lease] = acquire(1, now=None)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_current_wal_flush_lsn() > %s", written)
+            cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s", written)
             return lease, cursor.fetchone()[0]
 
     def configure(self, setting):

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, DeadLetter, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.values import ClaimRequest
 
 from ...factories import acquire, assert_books_balance, finish_and_acquire, submit
 
@@ -108,7 +109,7 @@ class UnreadableTests(TransactionTestCase):
         terms = {"limit": 10, "alive_time": 60, "holder": 5, "using": "default"}
         store.upkeep.wake_forgotten_lanes(using="default")
 
-        self.assertEqual(store.take_alone("default", **terms), [])
+        self.assertEqual(store.take_alone(ClaimRequest(queues=["default"], **terms)), [])
         held = store.acquire(["default"], **terms)
         self.assertEqual([(lease.key, lease.crashes) for lease in held], [("good", 0)])
 

@@ -154,21 +154,33 @@ class ChargeTests(TestCase):
         for lane in Account.objects.all():
             self.assertAlmostEqual(lane.virtual_time, 4.0, delta=EXPECTED)
 
-    def test_who_comes_beside_a_long_task_and_short_ones_takes_no_place_before_they_began(self):
-        """The short ones were charged less than is expected since the long one runs."""
-        for _n in range(8):
-            submit(user="ann")
-        self.assertEqual(len(acquire(7)), 7)
-        charge(60.0, self.lease)
-        for user in "bob", "carl":
-            submit(user=user)
-        leases = acquire(2)
+    def test_who_comes_takes_its_place_where_long_tasks_have_come_beside_short_ones(self):
+        """The short ones were charged less than is expected since the long ones run."""
+        for long in range(1, 4):
+            with self.subTest(long=long), transaction.atomic():
+                for _n in range(8):
+                    submit(user="ann")
+                charge(60.0, *acquire(7)[:long])
+                for user in "bob", "carl":
+                    submit(user=user)
+                for lease, user in zip(acquire(2), ("bob", "carl"), strict=True):
+                    self.assertEqual(lease.user, user)
+                    self.assertAlmostEqual(lease.finish_tag - lease.charge, 60.0 * long, delta=1.0)
+                transaction.set_rollback(True)
 
-        self.assertEqual({lease.user for lease in leases}, {"bob", "carl"})
-        for lease in leases:
-            place = lease.finish_tag - lease.charge
-            self.assertGreaterEqual(place, 0.0)
-            self.assertLess(place, 1.0)
+    def test_what_is_charged_in_advance_goes_with_the_tasks(self):
+        """What a lost one was charged, nobody knows: it counts as the others."""
+        for how, end in endings(self.lease).items():
+            with self.subTest(how), transaction.atomic():
+                charge(4.0, self.lease)
+                for _n in range(3):
+                    submit(user="ann")
+                self.assertEqual([lease.charge for lease in acquire(3)], [4.0] * 3)
+                self.assertAlmostEqual(Account.objects.get().advance, EXPECTED + 12.0)
+                end()
+                left = (EXPECTED + 12.0) * 3 / 4 if how in {"lost", "killed"} else 12.0
+                self.assertAlmostEqual(Account.objects.get().advance, left)
+                transaction.set_rollback(True)
 
     def test_behind_a_limit_the_account_of_the_user_is_charged(self):
         set_limit("smtp", max_running=5)

@@ -59,7 +59,7 @@ class FenceTests(TestCase):
         )
         self.assertEqual(len(finish(stale, result='"stale"')), 1)
         terms = {"using": "default", "now": after(1), "alive_time": 600}
-        pulses = store.heartbeat([stale], **terms)
+        pulses = store.leases.heartbeat([stale], **terms)
         self.assertEqual([pulse.held for pulse in pulses], [False])
         self.assertEqual((Task.objects.values().get(), Ticket.objects.values().get()), before)
         self.assertEqual(finish(live, result='"live"'), [])
@@ -98,7 +98,7 @@ class FenceTests(TestCase):
                 if taken:
                     acquire(holder=stale.holder)
                 terms = {"using": "default", "alive_time": 60, "now": NOON}
-                [pulse] = store.heartbeat([stale], **terms)
+                [pulse] = store.leases.heartbeat([stale], **terms)
 
                 self.assertFalse(pulse.held)
                 self.assertEqual(len(finish(stale)), 1)
@@ -180,7 +180,7 @@ class TwiceInABatchTests(TestCase):
         for key in ("k", "other"):
             submit(key, user="ann")
         old, other = map(completion, acquire(2, holder=HOLDER))
-        store.heartbeat([other.lease], using="default", alive_time=90, now=after(30))
+        store.leases.heartbeat([other.lease], using="default", alive_time=90, now=after(30))
         [lease] = acquire(holder=HOLDER, now=after(61))
         new = completion(lease, result='"new"')
 

@@ -227,7 +227,7 @@ class LockedFileTests(TransactionTestCase):
         _task, held = running(now=None)
         Ticket.objects.update(timer_at=timezone.now())
         with locked_file() as let_go:
-            store.heartbeat([held], alive_time=90, using="default")
+            store.leases.heartbeat([held], alive_time=90, using="default")
 
         [moment] = let_go
         self.assertGreaterEqual(Ticket.objects.get().timer_at, moment + timedelta(seconds=90))

@@ -57,23 +57,6 @@ class ConcurrencyTests(TestCase):
         finish(taken[0])
         self.assertEqual(keys(acquire(10)), ["mail-2"])
 
-    def test_a_meter_that_is_swept_before_it_is_locked_is_made_again(self):
-        limit("smtp", max_running=1)
-        submit("a", limits=["smtp"])
-        calls = []
-
-        def swept_once(execute, sql, *given):
-            result = execute(sql, *given)
-            if "INTO" in sql and "perfectqueue_meter" in sql and not calls:
-                calls.append(sql)
-                Meter.objects.all().delete()
-            return result
-
-        with connection.execute_wrapper(swept_once):
-            self.assertEqual(keys(acquire()), ["a"])
-        self.assertEqual(len(calls), 1)
-        self.assertEqual(meter("smtp").running, 1)
-
     def test_a_task_that_is_held_back_holds_back_no_other(self):
         limit("smtp", max_running=1)
         for number in range(3):

@@ -75,7 +75,8 @@ class RegisterTests(TestCase):
         register(worker())
         row = Worker.objects.get()
         early, late = NOON + UNSEEN - timedelta(seconds=1), NOON + UNSEEN
-        self.assertEqual([row.is_gone(early), row.is_gone(late)], [False, True])
+        for row.clock, state in ((early, "alive"), (late, "gone")):
+            self.assertEqual(row.state, state)
         self.assertEqual(list(Worker.objects.seen(early)), [row])
         self.assertEqual(list(Worker.objects.seen(late)), [])
 

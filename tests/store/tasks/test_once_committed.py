@@ -41,7 +41,7 @@ class CallersTransactionTests(TransactionTestCase):
         [own] = [lease for lease in held if lease.key == other.key]
 
         def others():
-            pulses = store.heartbeat(held, using="default", alive_time=60)
+            pulses = store.leases.heartbeat(held, using="default", alive_time=60)
             submit("new", user="ann", now=None)
             taken = acquire(10, now=None)
             finish(own, now=None)

@@ -273,7 +273,7 @@ class CancelRequestTests(TestCase):
         task, held = running()
         self.assertFalse(task.cancel_request())
 
-        [pulse] = store.heartbeat([held], alive_time=60, using="default", now=after(1))
+        [pulse] = store.leases.heartbeat([held], alive_time=60, using="default", now=after(1))
         self.assertTrue(pulse.held)
         self.assertTrue(pulse.cancel_requested)
         settle(held, store.Ending.cancel(), seconds=1.0, using="default", now=after(1))
@@ -389,7 +389,7 @@ class HeartbeatTests(TestCase):
         for _number in range(3):
             submit()
         held = acquire(3)
-        pulses = store.heartbeat(held, alive_time=60, using="default", now=after(30))
+        pulses = store.leases.heartbeat(held, alive_time=60, using="default", now=after(30))
 
         self.assertTrue(all(pulse.held for pulse in pulses))
         self.assertEqual(acquire(3, now=after(89)), [])
@@ -397,7 +397,7 @@ class HeartbeatTests(TestCase):
 
     def test_looking_renews_nothing(self):
         _task, held = running()
-        [pulse] = store.heartbeat([held], alive_time=None, using="default", now=after(30))
+        [pulse] = store.leases.heartbeat([held], alive_time=None, using="default", now=after(30))
 
         self.assertTrue(pulse.held)
         self.assertEqual(len(acquire(now=after(60))), 1)
@@ -405,16 +405,18 @@ class HeartbeatTests(TestCase):
     def test_a_lapsed_lease_that_no_one_took_can_be_renewed(self):
         """The holder was slow, but nothing has been given away yet."""
         _task, held = running()
-        [pulse] = store.heartbeat([held], alive_time=60, using="default", now=NOON + 2 * MINUTE)
+        [pulse] = store.leases.heartbeat(
+            [held], alive_time=60, using="default", now=NOON + 2 * MINUTE
+        )
 
         self.assertTrue(pulse.held)
         self.assertEqual(acquire(now=NOON + 2 * MINUTE), [])
 
     def test_one_that_comes_late_shortens_nothing(self):
         _task, held = running()
-        store.heartbeat([held], alive_time=60, using="default", now=after(30))
+        store.leases.heartbeat([held], alive_time=60, using="default", now=after(30))
 
-        [pulse] = store.heartbeat([held], alive_time=60, using="default", now=after(10))
+        [pulse] = store.leases.heartbeat([held], alive_time=60, using="default", now=after(10))
 
         self.assertTrue(pulse.held)
         self.assertEqual(acquire(now=after(89)), [])
@@ -423,7 +425,7 @@ class HeartbeatTests(TestCase):
         task, held = running()
         task.force_finish()
 
-        [pulse] = store.heartbeat([held], alive_time=60, using="default")
+        [pulse] = store.leases.heartbeat([held], alive_time=60, using="default")
         self.assertFalse(pulse.held)
 
 
@@ -503,7 +505,7 @@ class ClearTests(TestCase):
         other = submit("k1", queue="other")
 
         self.assertEqual(other.queue.clear(), 1)
-        self.assertEqual(store.clear(Q(queue="default"), using="default"), (3, set()))
+        self.assertEqual(store.upkeep.clear(Q(queue="default"), using="default"), (3, set()))
         for model in (Task, Ticket, Attempt, DeadLetter):
             self.assertFalse(model.objects.exists(), model)
         assert_books_balance(self)

@@ -18,11 +18,11 @@ from django.test import TransactionTestCase, override_settings, skipUnlessDBFeat
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Decider
 from django_perfectqueue.application.base import from_function
-from django_perfectqueue.application.middleware import RetryOn
 from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.dialects import DIALECTS
+from django_perfectqueue.store.database.dialects.postgresql_server import is_psycopg3
 from django_perfectqueue.store.tasks.close import Loss
 from django_perfectqueue.worker.database.link import prepare_for_fork
 from django_perfectqueue.worker.process.child import fork
@@ -31,6 +31,7 @@ from ...databases.proxy import proxied
 from ...factories import assert_books_balance, elsewhere, submit
 from ...waiting import wait_until
 from ..crews import ConcurrentTestCase
+from ..own_server import OwnServerCase
 from ..runners import runner_for
 
 RUNNER = "django_perfectqueue.runner"
@@ -47,10 +48,22 @@ SECOND = {
     "update_data": lambda task: task.update_data({"late": True}),
 }
 
+WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
 
 def effect(task):
     """Do what is to be done exactly once: each time it counts."""
     Group.objects.create(name=f"{task.key} {uuid.uuid4()}")
+
+
+def trying_again(handler, perform):
+    """Middleware that puts a task off after an error of the database."""
+    try:
+        return perform()
+    except IntegrityError as error:
+        if handler.task.settled:
+            raise
+        handler.task.retry(why=store.Failure.of(error))
 
 
 def effects(key="task"):
@@ -276,7 +289,7 @@ class OutcomeTests(AtomicCase):
             task.finish()
             raise IntegrityError("boom")
 
-        row = self.run_with(perform, expect="retried", middleware=[RetryOn(IntegrityError)])
+        row = self.run_with(perform, expect="retried", middleware=[trying_again])
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
 
     def test_middleware_that_raises_keeps_no_effects_either(self):
@@ -284,7 +297,7 @@ class OutcomeTests(AtomicCase):
             perform()
             raise IntegrityError("boom")
 
-        row = self.run_with(effect, expect="retried", middleware=[RetryOn(IntegrityError), around])
+        row = self.run_with(effect, expect="retried", middleware=[trying_again, around])
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
 
     def test_an_error_after_the_commit_changes_nothing(self):
@@ -346,7 +359,7 @@ class LockTests(AtomicCase):
 
         def beat():
             terms = {"using": "default", "alive_time": 60.0}
-            [pulse] = store.heartbeat([self.task.lease], **terms)
+            [pulse] = store.leases.heartbeat([self.task.lease], **terms)
             return pulse.held
 
         def work():
@@ -706,3 +719,27 @@ class ExactlyOnceTests(AtomicCase):
                 wait_until(lambda: not (cursor.execute(look, [pid]), cursor.fetchone())[1])
 
         elsewhere(execute)
+
+
+@skipUnless(connection.vendor == "postgresql", "Others keep their locks as they do.")
+class DiskTests(OwnServerCase):
+    def test_an_end_that_waits_for_the_disk_keeps_none_of_its_user_waiting(self):
+        """A standby that does not answer stands for the disk."""
+        if not is_psycopg3():
+            self.skipTest("The other driver commits by itself.")
+        self.migrate()
+        self.worker(PROCESSORS=2)
+        for key in ("first", "second"):
+            self.submit(key, "wait-atomic", user="ann")
+        self.wait_for_note("start", 2)
+        self.addCleanup(self.have_standby, "")
+        self.have_standby("silent")
+        self.open_gate()
+        # What waits for a standby as a whole is seen by nobody, and keeps its locks.
+        wait_until(lambda: {self.status("first"), self.status("second")} == {"finished"})
+        wait_until(lambda: self.execute(WAITING) >= [(2,)])
+
+    def have_standby(self, name):
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        self.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self.execute("SHOW synchronous_standby_names") == [(name,)])

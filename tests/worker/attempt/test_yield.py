@@ -172,7 +172,7 @@ class YieldTests(YieldTestCase):
         task = self.take(user="ann")
         task.lease = task.lease._replace(charge=seconds, finish_tag=seconds)
         Queue().submit("k2", "report", user="ann")
-        Account.objects.update(virtual_time=seconds, cost=seconds)
+        Account.objects.update(virtual_time=seconds, cost=seconds, advance=seconds)
         for user in "bob", "carl":
             Queue().submit(user, "report", user=user)
         return task
@@ -198,7 +198,7 @@ class YieldTests(YieldTestCase):
         for key in "k1", "k2", "k3", "k4":
             Queue().submit(key, "report", user="ann")
         leases = [self.again().lease for _n in range(4)]
-        Account.objects.update(virtual_time=240.0, cost=60.0)
+        Account.objects.update(virtual_time=240.0, cost=60.0, advance=240.0)
         for number, lease in enumerate(leases, 1):
             lease = lease._replace(charge=60.0, finish_tag=60.0 * number)
             store.settle([lease], store.Ending.release(), using="default", seconds=1.0)

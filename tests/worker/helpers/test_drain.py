@@ -5,7 +5,7 @@ from unittest import mock
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.models import Step, Worker
+from django_perfectqueue.models import Attempt, Step, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.helpers import registration
 
@@ -74,6 +74,10 @@ class DrainTests(ForkedWorkerTestCase):
         wait_until(lambda: self.status("k3") == "waiting", within=SLOW_MACHINE)
         self.submit("k2", "held", user="light")
         time.sleep(1)
+        # An attempt that has ended in another way says how.
+        self.assertEqual(
+            [*Attempt.objects.values_list("ending", "error")], [], self.log.read_text()
+        )
         self.assertEqual([self.status(key) for key in ("k1", "k2")], ["running", "waiting"])
         (self.folder / "gate").touch()
         wait_until(lambda: self.status("k1") == "finished", within=SLOW_MACHINE)

@@ -171,6 +171,27 @@ class LookTests(ListenerCase):
         fire.assert_called_once_with(using="default")
         self.assertLessEqual(wait, 0.02)
 
+    def test_after_a_poll_that_took_long_it_wakes_for_a_timer_and_polls_for_a_schedule(self):
+        def slow(*_queues, **_options):
+            time.sleep(0.1)
+            return store.Outlook(due=False, wait=0.05)
+
+        self.listener.look_at, began = 0.0, time.monotonic()
+        with mock.patch.object(store, "look", side_effect=slow) as look:
+            self.listener.attend()
+            self.assertGreaterEqual(self.listener.rested_at, began + 1.0)
+            self.listener.rested_at += 100.0
+            self.listener.tick_at += 100.0
+            self.listener.look_at = self.listener.known_at = 0.0
+            self.listener.attend()
+            self.assertTrue(self.woken())
+            self.listener.attend()
+            self.assertFalse(self.woken())
+            self.assertEqual(look.call_count, 1)
+            self.listener.tick_at = 0.0
+            self.listener.attend()
+            self.assertEqual(look.call_count, 2)
+
     def test_it_does_not_see_what_it_has_just_rung_for(self):
         self.listener.look_at = 0.0
         self.listener.take([Notification("mail")])

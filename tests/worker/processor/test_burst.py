@@ -1,17 +1,12 @@
-import os
-import tempfile
 from collections import Counter
 from pathlib import Path
-from unittest import mock
 
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.test import tag
 
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.queue import Queue
 
-from ...databases import environment_for
 from ..workers import WorkerTestCase
 
 
@@ -146,33 +141,9 @@ class BurstTests(WorkerTestCase):
         [(_key, pid)] = self.notes("ran")
         self.assertRegex(worker.output, rf"\d\d:\d\d:\d\d {pid} finished  k1 .* queue=default")
 
-    def test_a_program_may_call_the_command(self):
-        """
-        The worker is a process of its own all the same: the caller's is not forked. It prints
-        to the caller's standard output.
-        """
-        self.submit("k1", "note")
-        with mock.patch.dict(os.environ, environment_for(connection)):
-            call_command("pq_worker", "--burst", verbosity=0)
-        [(_key, pid)] = self.notes("ran")
-        self.assertNotEqual(int(pid), os.getpid())
-
-    def test_a_program_that_calls_the_command_learns_of_its_failure(self):
-        before = os.dup(2)
-        self.addCleanup(os.close, before)
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
-            try:
-                with (
-                    mock.patch.dict(os.environ, environment_for(connection)),
-                    self.assertRaisesMessage(CommandError, "exit code 1"),
-                ):
-                    call_command("pq_worker", "tests.tasks.Nothing")
-            finally:
-                os.dup2(before, 2)
-            file.seek(0)
-            said = file.read().decode()
-        self.assertIn("'tests.tasks.Nothing' can't be imported", said)
+    def test_a_program_that_calls_the_command_is_told_what_to_do(self):
+        with self.assertRaisesMessage(CommandError, "start manage.py pq_worker"):
+            call_command("pq_worker", "--burst")
 
 
 @tag("any-database")

@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.transaction import Session
-from ...leases import Claimant, ClaimedRow
+from ...leases import ClaimedRow
+from ...values import ClaimRequest
 from . import mysql, postgresql, sqlite
 
 
 class Statements(NamedTuple):
     """
-    ``claim`` takes up to so many tickets of each lane, lane by lane until it is ``limit``.
-    ``claim_alone`` takes up to ``limit`` tickets of the only open lane of a queue, where it has
-    no cap, there are no limits and no timer is due, and charges it; it returns rows as ``claim``
-    does, each with its lane as it was. ``aware`` makes an aware time of one in these rows.
+    ``claim`` takes up to so many tickets of each lane, lane by lane until it is so many, for a
+    request under a token. ``claim_alone`` takes tickets of the only open lane of its first queue,
+    where it has no cap, there are no limits and no timer is due, and charges it; it returns rows
+    as ``claim`` does, each with its lane as it was. ``aware`` makes an aware time of one in these
+    rows.
     """
 
-    claim: Callable[[Session, Mapping[int, int], int, Claimant], list[ClaimedRow]]
-    claim_alone: Callable[[Session, str, int, Claimant], list[tuple[ClaimedRow, UserLanes]]]
+    claim: Callable[[Session, Mapping[int, int], int, ClaimRequest, int], list[ClaimedRow]]
+    claim_alone: Callable[[Session, ClaimRequest, int], list[tuple[ClaimedRow, UserLanes]]]
     aware: Callable[[Any], datetime]
 
 

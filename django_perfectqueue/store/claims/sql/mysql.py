@@ -10,7 +10,8 @@ from operator import methodcaller
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
 from ...database.transaction import Session
-from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, named
+from ...leases import LATE, TASK, TICKET, ClaimedRow, named
+from ...values import ClaimRequest
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 LINE = """
@@ -59,6 +60,7 @@ SET "ticket"."state" = 2, "ticket"."attempt" = "ticket"."attempt" + 1,
     "ticket"."holder" = %(holder)s, "ticket"."token" = %(token)s,
     "ticket"."timer_at" = {later}, "lane"."running" = "lane"."running" + %(tasks)s,
     "lane"."virtual_time" = "lane"."virtual_time" + %(charge)s / "lane"."weight",
+    "lane"."advance" = "lane"."advance" + %(charge)s,
     "lane"."since" = {now}
 WHERE "ticket"."task_id" IN ({ids})
 """
@@ -66,37 +68,36 @@ WHERE "ticket"."task_id" IN ({ids})
 aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
-    holder, token, seconds, now, _marks = taker
-    picked = lock_lines(db, wants, limit)
+def claim(
+    db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
+) -> list[ClaimedRow]:
+    picked, now = lock_lines(db, wants, limit), request.now
     if not picked:
         return []
-    ids = numbers(sorted(picked))
-    take = TAKE.replace("{later}", db.dialect.later("%(seconds)s")).replace("{ids}", ids)
-    values = {"holder": holder, "token": token, "seconds": seconds}
-    db.execute(take, values, now=now)
-    statement = READ.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
-    return named(db.execute(statement, now=now).fetchall())
+    ids, later = numbers(sorted(picked)), db.dialect.later("%(seconds)s")
+    values = {"holder": request.holder, "token": token, "seconds": request.alive_time}
+    db.execute(TAKE, values, now=now, later=later, ids=ids)
+    return named(db.rows(READ + db.dialect.current_clause(db.cursor), now=now, ids=ids))
 
 
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Claimant
+    db: Session, request: ClaimRequest, token: int
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    holder, token, seconds, now, _marks = taker
-    claimed = with_lanes(db.rows(LOCK_ALONE, {"queue": queue, "limit": limit}, now=now))
+    asked, now = {"queue": request.queues[0], "limit": request.limit}, request.now
+    claimed = with_lanes(db.rows(LOCK_ALONE, asked, now=now))
     if not claimed:
         return []
     lane = claimed[0][1]
     values = {
-        "holder": holder,
+        "holder": request.holder,
         "token": token,
-        "seconds": seconds,
+        "seconds": request.alive_time,
         "lane": lane.id,
         "tasks": len(claimed),
         "charge": lane.charge(abs(lane.cost)) * len(claimed),
     }
-    take = TAKE_ALONE.replace("{later}", db.dialect.later("%(seconds)s"))
-    done = db.execute(take, values, now=now, ids=[row.task_id for row, _lane in claimed])
+    ids, later = [row.task_id for row, _lane in claimed], db.dialect.later("%(seconds)s")
+    done = db.execute(TAKE_ALONE, values, now=now, later=later, ids=ids)
     # Nothing is written where the lane was deleted meanwhile.
     taken = claimed if done.rowcount else []
     return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]

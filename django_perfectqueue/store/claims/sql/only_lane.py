@@ -28,27 +28,28 @@ ONLY_LANE = """(
         AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
 )"""
 FROM_MARK = """
-AND ("rank", "run_at", "task_id") >= (
-    CASE WHEN {{lane}} = {id} THEN {rank} ELSE {start_rank} END,
-    to_timestamp(CASE WHEN {{lane}} = {id} THEN {time!r}::float8 ELSE '-infinity' END),
-    CASE WHEN {{lane}} = {id} THEN {ticket} ELSE {start_ticket} END
+AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id") >= (
+    CASE {lane} {ranks} ELSE {start_rank} END,
+    to_timestamp(CASE {lane} {times} ELSE '-infinity' END),
+    CASE {lane} {tickets} ELSE {start_ticket} END
 )
 """
 LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
 
 
 def from_mark(marks: Watermarks, lane: str) -> str:
-    """
-    Return the condition of tickets that stand behind the mark, where there is a single one and
-    the ``lane`` has it.
-    """
-    if (only := marks.only()) is None:
+    """Return the condition of tickets that stand behind the mark of their ``lane``, if it has."""
+    if not (few := marks.few()):
         return ""
-    id_, (rank, time, ticket) = only
-    bound = FROM_MARK.format(
-        id=id_, rank=rank, time=time, ticket=ticket, start_rank=START[0], start_ticket=START[2]
+    known = [(f"WHEN {id_} THEN", mark) for id_, mark in few.items()]
+    return FROM_MARK.format(
+        lane=lane,
+        ranks=" ".join(f"{when} {rank}" for when, (rank, _time, _ticket) in known),
+        times=" ".join(f"{when} {time!r}::float8" for when, (_rank, time, _ticket) in known),
+        tickets=" ".join(f"{when} {ticket}" for when, (_rank, _time, ticket) in known),
+        start_rank=START[0],
+        start_ticket=START[2],
     )
-    return bound.replace("{lane}", lane)
 
 
 def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, UserLanes]]:

@@ -11,9 +11,9 @@ from ...arithmetic.fair_order import LEAST_COST, UserLanes
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
-from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, in_line, named
+from ...leases import LATE, TASK, TICKET, ClaimedRow, in_line, named
 from ...upkeep.timers import since
-from ...values import START, Mark, Watermarks
+from ...values import START, ClaimRequest, Watermarks
 from .only_lane import LANE, from_mark, with_lanes
 
 # Within what Python has: a time that is none holds up nobody.
@@ -77,7 +77,7 @@ WITH "ready" AS (
         "token" = %(token)s, "timer_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket"
+        SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){{from_mark}}
         ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
@@ -90,6 +90,7 @@ WITH "ready" AS (
     SET "running" = "lane"."running" + "count"."tasks",
         "virtual_time" = "lane"."virtual_time"
             + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "advance" = "lane"."advance" + "count"."tasks" * (SELECT "charge" FROM "only"),
         "since" = {{now}}
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
@@ -98,9 +99,22 @@ SELECT "taken".*, {LANE} FROM "taken", "only"
 """
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
-    marks, began = taker.marks, time.monotonic()
-    rows = claim_from(db, wants, limit, taker, marks.lanes if marks.in_use else {})
+def claim(
+    db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
+) -> list[ClaimedRow]:
+    """Take tickets of each lane from its mark on, or from the start where it has none."""
+    marks, began = request.marks, time.monotonic()
+    known = marks.lanes if marks.in_use else {}
+    ranks, times, ids = zip(*[known.get(lane, START) for lane in wants], strict=True)
+    values = {
+        "lanes": array(wants),
+        "counts": array(wants.values()),
+        "ranks": array(ranks),
+        "times": array(times),
+        "ids": array(ids),
+        "limit": limit,
+    }
+    rows = named(run(db, CLAIM, values, request, token))
     note(marks, rows, began)
     return rows
 
@@ -112,39 +126,24 @@ def note(marks: Watermarks, rows: Sequence[ClaimedRow], began: float) -> None:
         marks.lanes.update((row.lane, in_line(row)) for row in sorted(rows, key=in_line))
 
 
-def claim_from(
-    db: Session, wants: Mapping[int, int], limit: int, taker: Claimant, marks: Mapping[int, Mark]
-) -> list[ClaimedRow]:
-    """Take tickets of each lane from its mark on, or from the start where it has none."""
-    ranks, times, ids = zip(*[marks.get(lane, START) for lane in wants], strict=True)
-    values = {
-        "lanes": array(wants),
-        "counts": array(wants.values()),
-        "ranks": array(ranks),
-        "times": array(times),
-        "ids": array(ids),
-        "limit": limit,
-    }
-    return named(run(db, CLAIM, values, taker))
-
-
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Claimant
+    db: Session, request: ClaimRequest, token: int
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    marks, began = taker.marks, time.monotonic()
+    marks, began = request.marks, time.monotonic()
     marks.begin()
     statement = CLAIM_ALONE.replace("{since}", since(db, marks))
     statement = statement.replace("{from_mark}", from_mark(marks, '(SELECT "id" FROM "only")'))
-    claimed = with_lanes(run(db, statement, {"queue": queue, "limit": limit}, taker))
+    values = {"queue": request.queues[0], "limit": request.limit}
+    claimed = with_lanes(run(db, statement, values, request, token))
     note(marks, [row for row, _lane in claimed], began)
     if claimed:
         marks.looked(began, due=False)
     return claimed
 
 
-def run(db: Session, sql: str, values: Mapping[str, object], taker: Claimant) -> list[Row]:
-    statement = sql.replace("{later}", db.dialect.later("%(seconds)s"))
-    whose = {"holder": taker.holder, "token": taker.token, "seconds": taker.seconds}
-    done = db.execute(statement, {**values, **whose}, now=taker.now)
-    rows: list[Row] = done.fetchall()
-    return rows
+def run(
+    db: Session, sql: str, values: Mapping[str, object], request: ClaimRequest, token: int
+) -> list[Row]:
+    whose = {"holder": request.holder, "token": token, "seconds": request.alive_time}
+    later = db.dialect.later("%(seconds)s")
+    return db.rows(sql, {**values, **whose}, now=request.now, later=later)

@@ -10,7 +10,8 @@ from django.utils import timezone
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.transaction import Session
-from ...leases import LATE, TASK, TICKET, Claimant, ClaimedRow, named
+from ...leases import LATE, TASK, TICKET, ClaimedRow, named
+from ...values import ClaimRequest
 from .only_lane import LANE, ONLY_LANE, with_lanes
 
 CREATED = '"task"."created_at"'
@@ -50,7 +51,8 @@ ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id" LIMIT %(limit)s
 
 CHARGE = """
 UPDATE "perfectqueue_account" SET "running" = "running" + %(tasks)s,
-    "virtual_time" = "virtual_time" + %(charge)s / "weight", "since" = {now}
+    "virtual_time" = "virtual_time" + %(charge)s / "weight",
+    "advance" = "advance" + %(charge)s, "since" = {now}
 WHERE "id" = %(lane)s
 """
 
@@ -58,8 +60,10 @@ WHERE "id" = %(lane)s
 aware = datetime.fromisoformat
 
 
-def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) -> list[ClaimedRow]:
-    now = taker.now or timezone.now()
+def claim(
+    db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
+) -> list[ClaimedRow]:
+    now = request.now or timezone.now()
     picked: list[int] = []
     for lane, count in wants.items():
         if len(picked) == limit:
@@ -69,27 +73,30 @@ def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Claimant) ->
         picked += [task_id for (task_id,) in found]
     if not picked:
         return []
-    ids = take(db, picked, taker, now)
+    ids = take(db, picked, request, token, now)
     return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
 
 
-def take(db: Session, picked: Sequence[int], taker: Claimant, now: datetime) -> str:
+def take(
+    db: Session, picked: Sequence[int], request: ClaimRequest, token: int, now: datetime
+) -> str:
     """Take tickets; return their ids as JSON."""
     ids = to_json(picked)
-    until = stamp(now + timedelta(seconds=taker.seconds))
-    values = {"holder": taker.holder, "token": taker.token, "until": until, "ids": ids}
+    until = stamp(now + timedelta(seconds=request.alive_time))
+    values = {"holder": request.holder, "token": token, "until": until, "ids": ids}
     db.execute(TAKE, values)
     return ids
 
 
 def claim_alone(
-    db: Session, queue: str, limit: int, taker: Claimant
+    db: Session, request: ClaimRequest, token: int
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    now = taker.now or timezone.now()
-    found = db.execute(READ_ALONE, {"queue": queue, "limit": limit}, now=now)
+    now = request.now or timezone.now()
+    asked = {"queue": request.queues[0], "limit": request.limit}
+    found = db.execute(READ_ALONE, asked, now=now)
     claimed = with_lanes(found.fetchall())
     if claimed:
-        take(db, [row.task_id for row, _lane in claimed], taker, now)
+        take(db, [row.task_id for row, _lane in claimed], request, token, now)
         lane = claimed[0][1]
         charge = lane.charge(abs(lane.cost)) * len(claimed)
         values = {"lane": lane.id, "tasks": len(claimed), "charge": charge}

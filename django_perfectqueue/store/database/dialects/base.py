@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
@@ -54,6 +54,8 @@ class Entry(NamedTuple):
     """
     What an account is charged: tasks begun less ended, seconds, and the mean that was measured.
 
+    ``advance`` is what was charged in advance for those begun, less those ended; of the ``lost``
+    ones it is not known.
     ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
     bring its virtual time, by what they were charged in advance. ``short`` means that its plain
     lane had less than was wanted: it sleeps where no ticket waits in it.
@@ -61,7 +63,9 @@ class Entry(NamedTuple):
 
     account: int
     running: int
+    lost: int
     seconds: float
+    advance: float
     mean: float
     keep: float
     served: bool
@@ -87,7 +91,7 @@ class Dialect(ABC):
     The statements of one database.
 
     SQL is written with standard double quotes and named parameters. ``{now}`` stands for
-    the server's clock, or for the time that the caller gave.
+    the server's clock, or for the time that the caller gave, ``{hint}`` for ``by_primary_key``.
     """
 
     # Whether notifications are the database's own, and reach every host.
@@ -189,21 +193,20 @@ class Dialect(ABC):
 
     def set_idle_timeout(self, cursor: Cursor, seconds: float | None) -> str | None:
         """
-        Let this transaction stand still for so long, or with None for ever; return what
-        ``reset_idle_timeout()`` needs, or None where there is nothing to be undone.
+        Let this transaction stand still for so long, or with None for ever; return the statement
+        that undoes it, or None where there is nothing to be undone.
         """
         return None
 
-    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
-        """Undo set_idle_timeout()."""
+    def reset_idle_timeout(self, cursor: Cursor) -> None:
+        """Undo set_idle_timeout() after a rollback, where that has not."""
         return
 
-    def resetting_idle_timeout(
-        self, connection: BaseDatabaseWrapper, patience: str
-    ) -> AbstractContextManager[None]:
-        """Do so at the latest with the first statement of the block."""
-        with connection.cursor() as cursor:
-            self.reset_idle_timeout(cursor, patience)
+    @staticmethod
+    def filled(
+        connection: BaseDatabaseWrapper, starts: Iterable[str]
+    ) -> AbstractContextManager[object]:
+        """Have the statements of a block go together, where the server takes several at once."""
         return nullcontext()
 
     def commit_before_disk(self, connection: BaseDatabaseWrapper) -> None:
@@ -340,6 +343,7 @@ class Dialect(ABC):
             sql = sql.replace("{now}", self.clock if now is None else self.given_clock)
             if now is not None or self.hosts_clock:
                 given["now"] = self.parameter(now)
+        sql = sql.replace("{hint}", self.by_primary_key)
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
@@ -382,8 +386,17 @@ class Dialect(ABC):
         return ""
 
 
-# What a charge makes of an account, by the entry that is ``given``.
+# Of lost tasks about what others of the account were charged goes.
+LEFT = (
+    '"account"."advance" * CASE WHEN "account"."running" > "given"."lost"'
+    ' THEN 1.0 - 1.0 * "given"."lost" / "account"."running" ELSE 0.0 END + "given"."advance"'
+)
+# What a charge makes of an account, by the entry that is ``given``. On MySQL the later ones see
+# what the earlier ones have written.
 CHARGED = {
+    # What the sums of rounded numbers are off by does not outlive the tasks.
+    "advance": f"""CASE WHEN "account"."running" + "given"."running" <= 0 OR {LEFT} < 0.0 THEN 0.0
+        ELSE {LEFT} END""",
     "running": '"account"."running" + "given"."running"',
     "virtual_time": '"account"."virtual_time" + "given"."seconds" / "account"."weight"',
     # A moving mean, of which ``keep`` is how much of the known one stays. The first measure takes
@@ -462,48 +475,3 @@ class Problem(Enum):
         """The kind under which it is logged: a server that goes down raises many errors."""
         gone = (Problem.STOPPED, Problem.SILENT)
         return Problem.UNREACHABLE if self in gone else self
-
-
-# Send what begins a transaction in one packet with its first statement: a round trip less.
-
-
-@contextmanager
-def sent_with_first(
-    connection: BaseDatabaseWrapper, starts: Sequence[str], *, several: bool, skip: int
-) -> Iterator[None]:
-    """
-    Send ``starts`` with the first statement of this block, or before it where the driver does
-    not take ``several``.
-
-    ``skip`` is how many results the driver has before that of the statement. The connection is
-    in no transaction; a SAVEPOINT that comes first is a statement like others. COMMIT is not
-    sent with the last one: most answers are needed before.
-    """
-    sent = False
-
-    def send(
-        execute: Callable[..., Any], sql: Any, parameters: Any, many: bool, context: dict[str, Any]
-    ) -> Any:
-        nonlocal sent
-        if sent:
-            return execute(sql, parameters, many, context)
-        if many or not several:
-            # By another cursor: ``execute`` would take a statement of many for one of none.
-            with connection.cursor() as cursor:
-                sent = True
-                try:
-                    for start in starts:
-                        cursor.execute(start)
-                except BaseException:
-                    sent = False
-                    raise
-            return execute(sql, parameters, many, context)
-        # If this fails nothing may have begun: then the next one is sent with it, too.
-        done = execute("; ".join([*starts, sql]), parameters, many, context)
-        sent = True
-        for _ in range(skip):
-            context["cursor"].nextset()
-        return done
-
-    with connection.execute_wrapper(send):
-        yield

@@ -15,8 +15,9 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion
 from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, naive, numbers
-from .mysql_server import MySQLErrors, begun_with_first, committed, reads_committed
+from .mysql_server import MySQLErrors, begun_with_first, committed, filled_for, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
+from .packet import unanswered
 
 PACKET = 4 * 1024 * 1024
 # In bytes: what a statement holds beside a long text.
@@ -80,6 +81,7 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 
 
 class MySQL(MySQLErrors, MySQLSubmit):
+    filled = staticmethod(filled_for)
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     share_clause = " LOCK IN SHARE MODE"
@@ -109,9 +111,9 @@ class MySQL(MySQLErrors, MySQLSubmit):
         if not cursor.db.mysql_is_mariadb:
             return None
         cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
-        return "set"
+        return LET_STAND_AS_BEFORE
 
-    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
+    def reset_idle_timeout(self, cursor: Cursor) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
     def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
@@ -228,7 +230,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
             "SELECT " + ", ".join([f'{v!r} AS "{name}"' for name, v in entry._asdict().items()])
             for entry in entries
         )
-        self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        self.execute(unanswered(cursor), CHARGE.replace("{given}", given), now=now)
         short = [entry.account for entry in entries if entry.short]
         if not short:
             return 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
 
 from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .base import Dialect, Problem, sent_with_first
+from .base import Dialect, Problem
+from .packet import filled
 
 BEGIN = "START TRANSACTION"
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -26,7 +27,6 @@ committed: WeakSet[BaseDatabaseWrapper] = WeakSet()
 def begun_with_first(connection: Any) -> Iterator[None]:
     """Open a transaction at READ COMMITTED on a connection that is in none."""
     starts = (BEGIN,) if reads_committed(connection) else (READ_COMMITTED, BEGIN)
-    several = takes_several_statements(connection)
     with ExitStack() as stack:
         # As SQLite's backend does: else atomic() switches autocommit off and on, by round trips.
         connection._start_transaction_under_autocommit = nothing
@@ -36,8 +36,13 @@ def begun_with_first(connection: Any) -> Iterator[None]:
             del connection._start_transaction_under_autocommit
         committed.add(connection)
         stack.callback(committed.discard, connection)
-        with sent_with_first(connection, starts, several=several, skip=len(starts)):
+        with filled_for(connection, starts):
             yield
+
+
+def filled_for(connection: Any, starts: Iterable[str]) -> AbstractContextManager[object]:
+    several = takes_several_statements(connection)
+    return filled(connection, starts, several=several, skip=1)
 
 
 def nothing() -> None:

@@ -20,16 +20,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion
-from .base import CHARGES, Closed, Entry, FinishReport, sent_with_first
+from .base import CHARGES, Closed, Entry, FinishReport
+from .packet import packets, unanswered
 from .postgresql_server import (
     COMMIT_AND_WAIT,
     COMMIT_ASYNCHRONOUSLY,
     array,
     begun_with_first,
     end,
-    ends,
+    filled_for,
     is_psycopg3,
-    takes_several_statements,
     texts,
     without_waiting,
 )
@@ -94,6 +94,7 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET LOCAL idle_in_transaction_session_
 
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
+    filled = staticmethod(filled_for)
     notifies = True
     keeps_dead_entries = True
     removal = REMOVE
@@ -110,7 +111,7 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         return transaction.atomic(connection.alias)
 
     def commit_asynchronously(self, cursor: Cursor) -> None:
-        ends[cursor.db] = COMMIT_ASYNCHRONOUSLY
+        packets[cursor.db].end = COMMIT_ASYNCHRONOUSLY
 
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
@@ -119,17 +120,7 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         with without_waiting(cursor.db):
             cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
-        return None if before == "0" else before
-
-    def reset_idle_timeout(self, cursor: Cursor, patience: str) -> None:
-        """Do nothing: the server does it with the rollback."""
-
-    def resetting_idle_timeout(
-        self, connection: BaseDatabaseWrapper, patience: str
-    ) -> AbstractContextManager[None]:
-        several = takes_several_statements(connection)
-        start = f"{LET_STAND_AS_BEFORE}'{patience}'"
-        return sent_with_first(connection, [start], several=several, skip=int(is_psycopg3()))
+        return None if before == "0" else f"{LET_STAND_AS_BEFORE}'{before}'"
 
     def commit_before_disk(self, connection: BaseDatabaseWrapper) -> None:
         # With psycopg2 commit() would go to the server all the same.
@@ -160,12 +151,10 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         values = {name: array(given) for name, given in columns}
         # A statement that waits for a lock does not see the tickets that come meanwhile, and who
         # submits them sees the lane awake: so one before waits for the locks.
-        statements = [LOCK, CHARGE]
-        if takes_several_statements(cursor.db):
-            statements = ["; ".join(statements)]
-        for statement in statements:
-            self.execute(cursor, statement, values, now=now)
-        if cursor.db in ends:
+        cursor = unanswered(cursor)
+        self.execute(cursor, LOCK, {"account": values["account"]})
+        self.execute(cursor, CHARGE, values, now=now)
+        if cursor.db in packets:
             # Others that charge the same accounts need not wait for the disk.
-            ends[cursor.db] = COMMIT_AND_WAIT
+            packets[cursor.db].end = COMMIT_AND_WAIT
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
-from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ...values import Moment
-from .base import Dialect, Problem, sent_with_first
+from .base import Dialect, Problem
+from .packet import Packet, filled, joined, packets
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -26,9 +26,6 @@ COMMIT_AND_WAIT = [
     *COMMIT_ASYNCHRONOUSLY,
     "SELECT pg_logical_emit_message(true, 'perfectqueue', '')",
 ]
-
-# By connection how the transaction of the store's own ends that is open on it.
-ends: WeakKeyDictionary[BaseDatabaseWrapper, list[str]] = WeakKeyDictionary()
 
 # What libpq calls a connection without a transaction.
 IDLE = 0
@@ -63,41 +60,53 @@ def without_waiting(connection: BaseDatabaseWrapper) -> Iterator[None]:
 @contextmanager
 def begun_with_first(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Open a transaction at READ COMMITTED on a connection that is in none."""
-    several = takes_several_statements(connection)
-    with transaction.atomic(connection.alias):
+    with transaction.atomic(connection.alias), filled_for(connection, [BEGIN]) as packet:
         # Else the driver sends BEGIN itself, and waits for the answer.
         connection.connection.autocommit = True
-        ends[connection] = COMMIT
         try:
-            with sent_with_first(connection, [BEGIN], several=several, skip=int(is_psycopg3())):
-                yield
+            yield
         except BaseException:
             with suppress(Error):
                 end(connection, ROLLBACK)
             raise
-        finally:
-            how = ends.pop(connection)
-        end(connection, ROLLBACK if connection.needs_rollback else how)
+        end(connection, ROLLBACK if connection.needs_rollback else packet.end or COMMIT)
 
 
-def end(connection: BaseDatabaseWrapper, how: list[str]) -> None:
+def filled_for(
+    connection: BaseDatabaseWrapper, starts: Iterable[str]
+) -> AbstractContextManager[Packet]:
+    several = takes_several_statements(connection)
+    return filled(connection, starts, several=several, skip=int(is_psycopg3()))
+
+
+def end(connection: BaseDatabaseWrapper, how: Sequence[str]) -> None:
     """
-    End the transaction by these statements, where atomic() does not: on psycopg 3 it asks for the
-    server's state, on psycopg2 it ends none that it has not begun itself.
+    End the transaction by what waits to be sent and these statements, where atomic() does not: on
+    psycopg 3 it asks for the server's state, on psycopg2 it ends none that it has not begun itself.
     """
     wire = connection.connection
-    if wire is None or wire.info.transaction_status == IDLE:
+    packet = packets.get(connection)
+    waiting = [] if packet is None or how is ROLLBACK else packet.take()
+    if wire is None or (wire.info.transaction_status == IDLE and not waiting):
         return
-    if is_psycopg3() and len(how) == 1:
+    statements = [*waiting, *((one, None) for one in how)]
+    if is_psycopg3() and len(statements) == 1:
         return
-    packets = ["; ".join(how)] if takes_several_statements(connection) else how
+    if takes_several_statements(connection):
+        statements = [joined(statements)]
     try:
-        with connection.wrap_database_errors, wire.cursor() as cursor:
-            for packet in packets:
-                cursor.execute(packet)
-    except BaseException:
+        # What frames a transaction is none of Django's statements.
+        open_cursor = connection.cursor if waiting else wire.cursor
+        with connection.wrap_database_errors, open_cursor() as cursor:
+            for sql, given in statements:
+                cursor.execute(sql, given)
+    except BaseException as error:
         # The next statements would go on in it.
-        connection.close()
+        if how is ROLLBACK or not isinstance(error, Error):
+            connection.close()
+        else:
+            with suppress(Error):
+                end(connection, ROLLBACK)
         raise
 
 

@@ -18,8 +18,8 @@ from benchmarks.cleanup import end_all
 from benchmarks.database import Target
 from tests.databases.lifetime import children, processes_with
 
+from ..terms import FOLDER, HOST, ISOLATION, Files, Terms
 from .clock import Clock
-from .terms import FOLDER, HOST, ISOLATION, Files, Terms
 
 MARK = "CHAOS_MARK"
 CLIENT = "benchmarks.chaos.process"

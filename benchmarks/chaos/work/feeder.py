@@ -15,9 +15,9 @@ from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
 
-from . import scenario
-from .calls import noted
-from .terms import Terms
+from .. import scenario
+from ..calls import noted
+from ..terms import Terms
 from .webs import Spinner, Web
 
 TICK = 0.05

@@ -12,8 +12,8 @@ from functools import partial
 
 from benchmarks.database import Link
 
+from ..audit.history import Strike
 from .fleet import Host, signal_all
-from .history import Strike
 from .proxy import socket_in
 from .stage import Stage
 

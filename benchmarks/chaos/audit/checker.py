@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from . import attempts, operations, plays, promises
+from .. import operations
+from . import attempts, plays, promises
 from .attempts import Finding
 from .history import History
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ..terms import Terms
 from .history import RUNNING, History, Run, Strike, grouped
-from .terms import Terms
 
 GRACE = 1.0
 RETURN = 2.0

@@ -18,10 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from . import operations, scenario
-from .calls import Call, Ref
+from .. import operations, scenario
+from ..calls import Call, Ref
+from ..operations import TICK
 from .history import RUNNING, SLACK, Close, History, Run
-from .operations import TICK
 
 GRACE = 1.0
 """Seconds that a process may be held up between its last look at its lease and its handler."""

@@ -22,12 +22,12 @@ from django_perfectqueue.exceptions import (
     ProcessStopError,
 )
 
-from . import scenario
-from .calls import Undone, noted
-from .clock import spread
-from .operations import BULK
-from .recorder import recorder
-from .terms import HOST, this_folder
+from .. import scenario
+from ..calls import Undone, noted
+from ..faults.clock import spread
+from ..operations import BULK
+from ..recorder import recorder
+from ..terms import HOST, this_folder
 
 INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)
 STEP = 0.02

@@ -11,11 +11,11 @@ from django.db import Error, connection
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from .calls import ask, within
-from .operations import PLAYS
-from .process import Acting
-from .scenario import FAMILIES, MERGED, ONCE, SHARES, SIGNALS, WORKFLOW
-from .terms import Terms
+from ..calls import ask, within
+from ..operations import PLAYS
+from ..process import Acting
+from ..scenario import FAMILIES, MERGED, ONCE, SHARES, SIGNALS, WORKFLOW
+from ..terms import Terms
 
 RECENT = 20
 OPEN = 60

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
+from ..calls import Call
+from ..operations import PLAYS, TICK, first_begin
+from ..scenario import CHILD, CHILDREN, MERGED, ONCE, SIGNALS, STEPS, WORKFLOW
 from .attempts import Finding, Run, is_live
-from .calls import Call
 from .history import SLACK, Born, History, Note, Row, grouped
-from .operations import PLAYS, TICK, first_begin
-from .scenario import CHILD, CHILDREN, MERGED, ONCE, SIGNALS, STEPS, WORKFLOW
 
 STRAND = "strand"
 GIVEN = {*map(str, range(STEPS)), *SIGNALS, "version", "join", "nap"}

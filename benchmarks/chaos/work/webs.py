@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .calls import ask
+from ..calls import ask
 
 if TYPE_CHECKING:
     from django_perfectqueue.queue import Batch, Queue

@@ -12,10 +12,10 @@ from benchmarks.database import Link, Target, connect
 from tests.databases import Server
 from tests.databases.server import DATABASE
 
+from ..audit.history import Strike
+from ..terms import Terms
 from .fleet import Fleet, Host
-from .history import Strike
 from .proxy import Proxy
-from .terms import Terms
 
 STEP = 0.05
 END_WITHIN = 30.0

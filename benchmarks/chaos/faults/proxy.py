@@ -1,6 +1,6 @@
 """
 Stands between each host and the database server, and spoils the connection on request:
-``python -m benchmarks.chaos.proxy SERVER SOCKET…``.
+``python -m benchmarks.chaos.faults.proxy SERVER SOCKET…``.
 
 Orders come as JSON, one a line; it ends with its input. ``cut`` breaks all connections of a
 socket. ``mode`` is ``pass``, ``hole``, where nothing that is said arrives and new
@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.databases import die_with_parent
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 CHUNK = 16_384
 READY = b"ready\n"
 
@@ -121,7 +121,7 @@ class Proxy:
 def running(server: Path, sockets: Sequence[Path], log: Any) -> Iterator[Proxy]:
     """Have a proxy for these sockets, and end it on leaving."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.chaos.proxy", server, *sockets],
+        [sys.executable, "-m", "benchmarks.chaos.faults.proxy", server, *sockets],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

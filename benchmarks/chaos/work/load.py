@@ -17,15 +17,15 @@ from django_perfectqueue.models import Schedule, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
-from . import scenario
-from .calls import BROKEN, ask, noted
+from .. import scenario
+from ..audit.history import Ticks
+from ..calls import BROKEN, ask, noted
+from ..faults.stage import Stage, make_rules
+from ..operations import BULK, PLAYS, POND, WEBS
+from ..terms import Terms
 from .feeder import Feeder
-from .history import Ticks
-from .operations import BULK, PLAYS, POND, WEBS
 from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
 from .player import send_signal
-from .stage import Stage, make_rules
-from .terms import Terms
 
 CHANGED = (WEBS, PLAYS)
 
@@ -67,7 +67,9 @@ class Load:
             if self.operators[0].bulk("cancel", Selection(queue=POND), POND, often=0.0):
                 break
         sent: set[tuple[str, str]] = set()
-        while time.monotonic() < until and put_back_some():
+        while time.monotonic() < until and (back := put_back_some()) is not None:
+            if back:
+                until = time.monotonic() + self.terms.drain
             send_signals(sent)
             stage.wait(0.2)
         yield
@@ -112,18 +114,19 @@ def ended(first: Mapping[str, datetime]) -> dict[str, Ticks]:
     return found
 
 
-def put_back_some() -> bool:
-    """Put back what has died; return whether there may be anything left to do."""
+def put_back_some() -> int | None:
+    """Put back what has died; return how much, or None where nothing is left to do."""
     # One at a time on SQLite would take longer than all of them take to run.
     dead = Task.objects.filter(queue__in=CHANGED, dead_letter__isnull=False).exclude(type=BULK)
     # A callback for failures was not needed where all have finished by now.
     ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
     try:
         back = store.retry(some, using="default") if (some := list(ids)) else set()
-        return bool(back) or Ticket.objects.filter(task__queue__in=CHANGED).exists()
+        is_open = bool(back) or Ticket.objects.filter(task__queue__in=CHANGED).exists()
+        return len(back) if is_open else None
     except Error:
         connection.close()
-        return True
+        return 0
 
 
 def send_signals(sent: set[tuple[str, str]]) -> None:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from benchmarks.database import Link
 from benchmarks.recorder import read_lines
 
-from .calls import BROKEN, Call, Ref, refs
-from .operations import WEBS, Counted, counted
-from .scenario import Rate
-from .webs import Web
+from ..calls import BROKEN, Call, Ref, refs
+from ..operations import WEBS, Counted, counted
+from ..scenario import Rate
+from ..work.webs import Web
 
 T = TypeVar("T")
 RUNNING, GONE = 2, -1

@@ -16,10 +16,10 @@ from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Batch, Queue
 
-from .calls import ask
+from ..calls import ask
+from ..operations import BULK, POND, WEBS
+from ..terms import Terms
 from .feeder import Turning
-from .operations import BULK, POND, WEBS
-from .terms import Terms
 from .webs import Spinner, Web
 
 OPERATORS = 2

@@ -1,0 +1,1 @@
+"""What is to be done in a run, and who does it: handlers, operators, players."""

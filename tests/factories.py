@@ -15,6 +15,8 @@ from django_perfectqueue.models import Account, Hold, Lane, Meter, State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import ClaimRequest, new_holder
 
+from .waiting import LONG
+
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -238,7 +240,7 @@ def elsewhere(act):
             connection.close()
 
     try:
-        return pool.submit(alone).result(timeout=10)
+        return pool.submit(alone).result(timeout=LONG)
     finally:
         # Who waits for this connection waits until it is let go.
         pool.shutdown(wait=False)

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -54,7 +55,12 @@ class Pooler(PostgreSQL):
                 preexec_fn=die_with_parent(signal.SIGKILL),
                 **self.as_unprivileged(),
             )
-        wait_until(lambda: Path(self.home, f".s.PGSQL.{PORT}").exists())
+        wait_until(self.listens)
+
+    def listens(self):
+        """Return whether it accepts connections: its socket is there a moment before."""
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(Path(self.home, f".s.PGSQL.{PORT}"))) == 0
 
     def remove(self):
         self.process.kill()

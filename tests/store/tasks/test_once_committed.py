@@ -1,6 +1,5 @@
 """Who steers tasks in a transaction holds up nobody who runs them."""
 
-import time
 from unittest import mock, skipIf
 
 from django.contrib.auth.models import User
@@ -28,7 +27,6 @@ from ..leases.test_concurrency import Processes, fork
 from ..leases.test_concurrency import drain as work
 
 LIST = "/admin/perfectqueue/task/"
-SOON = 3.0
 
 
 class CallersTransactionTests(TransactionTestCase):
@@ -43,24 +41,23 @@ class CallersTransactionTests(TransactionTestCase):
         [own] = [lease for lease in held if lease.key == other.key]
 
         def others():
-            began = time.monotonic()
             pulses = store.leases.heartbeat(held, using="default", alive_time=60)
             submit("new", user="ann", now=None)
             taken = acquire(10, now=None)
             finish(own, now=None)
             finish(taken[0], now=None)
-            return [pulse.held for pulse in pulses], time.monotonic() - began
+            return [pulse.held for pulse in pulses]
 
         with transaction.atomic():
             tasks[0].force_finish()
             self.assertIs(tasks[1].cancel_request(), False)
             tasks[2].set_priority(7)
             dead.retry()
-            alive, seconds = elsewhere(others)
+            # Who waited for this transaction would wait until an error.
+            alive = elsewhere(others)
             self.assertEqual([task.metadata().status for task in tasks], ["running"] * 3)
 
         self.assertEqual(alive, [True] * 4)
-        self.assertLess(seconds, SOON)
         self.assertEqual(status(tasks[0]), "finished")
         self.assertTrue(Ticket.objects.get(task__key="asked").cancel_requested)
         self.assertEqual(tasks[2].metadata().priority, 7)

@@ -98,5 +98,5 @@ class ClockTests(WorkerTestCase):
         def forgotten():
             return not Queue()["k0"].exists()
 
-        wait_until(forgotten, within=20)
+        wait_until(forgotten)
         self.assertEqual(len(self.notes("ran")), 1)

@@ -272,7 +272,7 @@ class SharesTests(WorkerTestCase):
             waited = of_users().filter(eager__gt=0).values("user").distinct().count()
             return waited == 2 and len(Queue().list().in_status("finished")[:400]) == 400
 
-        wait_until(both_waited_and_many_ran, within=30)
+        wait_until(both_waited_and_many_ran)
         worker.process.terminate()
         self.assertEqual(worker.wait(), 0, worker.errors)
 

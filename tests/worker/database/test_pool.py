@@ -52,7 +52,7 @@ class PoolTests(WorkerTestCase):
         os.kill(pid, signal.SIGKILL)
         self.wait_for_note("start", 2)
         renewed = self.lease_of("k0")
-        wait_until(lambda: self.lease_of("k0") > renewed, within=20)
+        wait_until(lambda: self.lease_of("k0") > renewed)
 
         self.open_gate()
         for number in range(2):

@@ -61,7 +61,7 @@ class DatabaseRestartTests(WorkerTestCase):
         self.submit("k0", "note")
         wait_until(lambda: self.finished() == 1)
         self.server.kill()
-        wait_until(lambda: "The database is away" in worker.errors, within=20)
+        wait_until(lambda: "The database is away" in worker.errors)
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(30), 0, worker.errors)
         self.assertNotIn("Traceback", worker.errors)

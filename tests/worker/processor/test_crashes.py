@@ -25,10 +25,8 @@ class CrashTests(WorkerTestCase):
             self.submit(f"k{number}")
         worker = self.worker(TASK_PREFETCH=2)
         pid = self.wait_for_note("start")
-        began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         self.wait_for_note("start", 2)
-        self.assertLess(time.monotonic() - began, 10)
 
         self.open_gate()
         for number in range(3):
@@ -96,7 +94,7 @@ class CrashTests(WorkerTestCase):
             os.kill(helper, signal.SIGKILL)
         wait_until(lambda: "The janitor died" in worker.errors)
         self.submit("k0", "note")
-        wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
+        wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists())
 
     def test_a_helper_that_stands_still_is_replaced(self):
         """

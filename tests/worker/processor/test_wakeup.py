@@ -23,8 +23,11 @@ from ...waiting import wait_until
 from ..pooler import Pooler
 from ..workers import ROOT, Worker, WorkerTestCase
 
-FAR = 60.0
-SOON = 3.0
+FAR = 600.0
+SOON = 30.0
+"""What was not notified is found after 33 s at the soonest."""
+AT_ONCE = 3.0
+"""A processor that was not woken sees after 3.5 s at the soonest that it was to be."""
 
 
 class WakeupCase(WorkerTestCase):
@@ -37,8 +40,21 @@ class WakeupCase(WorkerTestCase):
         worker.helpers()
         self.submit("first", "note")
         self.wait_for_note("ran")
-        time.sleep(1.0)
+        self.wait_for_rest()
         return worker
+
+    def looks(self):
+        return self.log.read_text().count("looks for tasks")
+
+    def wait_for_rest(self):
+        """Wait until no processor has looked for tasks for half a second."""
+        known = []
+
+        def at_rest():
+            known.append(self.looks())
+            return len(known) > 25 and known[-1] == known[-25]
+
+        wait_until(at_rest)
 
     @property
     def log(self):
@@ -55,15 +71,17 @@ class WakeupCase(WorkerTestCase):
 class WakeupTests(WakeupCase):
     def test_a_task_starts_long_before_the_next_poll(self):
         self.idle_worker()
-        for number in range(3):
-            self.assertLess(self.seconds_until_it_ran(f"k{number}"), SOON)
+        seconds = [self.seconds_until_it_ran(f"k{number}") for number in range(3)]
+        self.assertLess(max(seconds), SOON)
+        # Each of them would be late; on a machine at work one may be.
+        self.assertLess(min(seconds), AT_ONCE)
 
     def test_a_lone_task_wakes_two_processors_of_eight_at_most(self):
         self.idle_worker(PROCESSORS=8)
-        before = self.log.read_text().count("looks for tasks")
+        before = self.looks()
         self.assertLess(self.seconds_until_it_ran("k0"), SOON)
-        time.sleep(0.5)
-        woken = self.log.read_text().count("looks for tasks") - before
+        self.wait_for_rest()
+        woken = self.looks() - before
         self.assertIn(woken, (1, 2))
 
     def test_many_tasks_wake_one_processor_after_another(self):
@@ -104,7 +122,7 @@ class WakeupTests(WakeupCase):
             os.kill(helper, signal.SIGKILL)
         wait_until(lambda: "The listener died" in self.log.read_text())
         worker.helpers()
-        time.sleep(1.0)
+        self.wait_for_rest()
         self.assertLess(self.seconds_until_it_ran("k0"), SOON)
 
     def test_without_the_bell_it_polls(self):
@@ -175,9 +193,9 @@ class RestartTests(ServerCase):
             wait_until(lambda: "The database is away" in self.log.read_text())
         self.server.start()
         if connection.vendor == "postgresql":
-            wait_until(lambda: "The database is back" in self.log.read_text(), within=20)
+            wait_until(lambda: "The database is back" in self.log.read_text())
         for number in range(2):
-            self.assertLess(self.seconds_until_it_ran(f"k{number}"), 10.0, worker.errors)
+            self.assertLess(self.seconds_until_it_ran(f"k{number}"), SOON, worker.errors)
 
 
 @tag("thorough")
@@ -227,7 +245,7 @@ class PoolerTests(ServerCase):
         pooler = self.through("transaction")
         self.idle_worker(database=pooler, POLL_INTERVAL=0.2)
         wait_until(lambda: "a pooler in transaction mode" in self.log.read_text())
-        self.assertLess(self.seconds_until_it_ran("k0"), 10.0)
+        self.assertLess(self.seconds_until_it_ran("k0"), SOON)
         self.assertEqual(self.log.read_text().count("a pooler in transaction mode"), 1)
 
     def test_the_system_checks_find_it(self):
@@ -239,7 +257,7 @@ class PoolerTests(ServerCase):
     def test_behind_one_in_session_mode_it_listens(self):
         pooler = self.through("session")
         self.idle_worker(database=pooler)
-        self.assertLess(self.seconds_until_it_ran("k0"), 10.0)
+        self.assertLess(self.seconds_until_it_ran("k0"), SOON)
         self.assertNotIn("pooler", self.log.read_text())
 
     @tag("thorough")
@@ -247,4 +265,4 @@ class PoolerTests(ServerCase):
         pooler = self.through("transaction")
         self.idle_worker()
         self.server = pooler
-        self.assertLess(self.seconds_until_it_ran("k0"), 10.0)
+        self.assertLess(self.seconds_until_it_ran("k0"), SOON)

@@ -7,7 +7,7 @@ import time
 import unittest
 
 from django.db import connection
-from django.test import SimpleTestCase, tag
+from django.test import SimpleTestCase, override_settings, tag
 
 from django_perfectqueue import conf
 from django_perfectqueue.lib import processes
@@ -20,8 +20,9 @@ from ...management.running import refused, run
 from ...waiting import wait_until
 from ..workers import WorkerTestCase
 
-SOON = 5.0
 KEYS = ("k0", "k1")
+FAR = 300.0
+"""A lease that outlasts the test: what runs again was given back."""
 
 
 def kill_all(pids):
@@ -36,6 +37,7 @@ def kill_all(pids):
                 os.kill(pid, signum)
 
 
+@override_settings(PERFECTQUEUE={"ALIVE_TIME": FAR})
 class KilledTreeTests(WorkerTestCase):
     def setUp(self):
         super().setUp()
@@ -66,11 +68,8 @@ class KilledTreeTests(WorkerTestCase):
 
     def test_the_next_worker_of_the_host_gives_back_what_it_held(self):
         self.killed_worker()
-        worker = self.worker(**self.settings).ready()
-        began = time.monotonic()
+        worker = self.worker(**self.settings)
         self.wait_for_note("start", 4)
-        rows = list(Worker.objects.values("pid", "start", "host", "pid_space", "states_text"))
-        self.assertLess(time.monotonic() - began, SOON, (worker.errors, rows))
         wait_until(lambda: "Tasks of a dead worker are given back." in worker.errors)
         self.open_gate()
         for key in KEYS:
@@ -109,10 +108,8 @@ class KilledTreeTests(WorkerTestCase):
         wait_until(lambda: set(worker.alive()) <= processors)
         kill_all(worker.alive())
         wait_until(lambda: not worker.alive())
-        worker = self.worker(**self.settings).ready()
-        began = time.monotonic()
+        self.worker(**self.settings)
         self.wait_for_note("start", 4)
-        self.assertLess(time.monotonic() - began, SOON, worker.errors)
 
     def test_those_of_other_hosts_and_containers_are_not_judged_by_their_pids(self):
         self.killed_worker()
@@ -144,8 +141,10 @@ class KilledTreeTests(WorkerTestCase):
         self.assertEqual(Queue()["k0"].metadata().attempt, 2)
 
     @tag("thorough")
+    @override_settings(PERFECTQUEUE={})
     @unittest.skipIf(connection.vendor == "sqlite", "A SQLite file serves one host.")
     def test_on_another_host_they_run_again_within_a_minute_by_default(self):
+        self.settings["ALIVE_TIME"] = conf.options().ALIVE_TIME
         self.killed_worker(environment=pretended("one", 0))
         began = time.monotonic()
         self.worker(**self.settings, environment=pretended("two", 0))

@@ -31,6 +31,7 @@ from django_perfectqueue.store.tasks import revise
 from django_perfectqueue.store.upkeep import deletion
 
 from ..factories import after_statement, completion, elsewhere
+from ..worker.statements import in_packet
 
 
 def status(key):
@@ -502,7 +503,8 @@ class BatchTests(TransactionTestCase):
             completions = [completion(task.lease) for task in Queue().acquire(count)]
             with CaptureQueriesContext(connection) as found:
                 store.finish(completions, using="default")
-            return [query["sql"].split()[0] for query in found]
+            sent = [one for query in found for one in in_packet(query["sql"])]
+            return [one.split()[0] for one in sent]
 
         Queue().submit_many(members("x", "y"))
         alone = statements(2)

@@ -7,20 +7,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from django.db import (
-    DEFAULT_DB_ALIAS,
-    Error,
-    OperationalError,
-    connections,
-    router,
-    transaction,
-)
+from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -58,15 +51,13 @@ def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     """
     connection = connections[using]
     dialect = dialect_for(connection)
+    block: AbstractContextManager[None] = nullcontext()
     if not connection.in_atomic_block:
-        with dialect.own(connection), connection.cursor() as cursor:
-            yield Session(cursor, dialect)
+        block = dialect.own(connection)
     elif apart:
-        with transaction.atomic(using), connection.cursor() as cursor:
-            yield Session(cursor, dialect)
-    else:
-        with connection.cursor() as cursor:
-            yield Session(cursor, dialect)
+        block = transaction.atomic(using)
+    with block, connection.cursor() as cursor:
+        yield Session(cursor, dialect)
 
 
 def timely(using: str) -> AbstractContextManager[Session]:
@@ -300,10 +291,7 @@ class Session(NamedTuple):
         return list(self.execute(sql, parameters, **others).fetchall())
 
     def union(
-        self,
-        queries: Sequence[str],
-        parameters: Mapping[str, object] | None = None,
-        **others: Any,
+        self, queries: Sequence[str], parameters: Mapping[str, object] | None = None, **others: Any
     ) -> list[Row]:
         """Return the rows of many queries, UNITED of them in one statement."""
         rows: list[Row] = []

@@ -326,11 +326,7 @@ def wait_after_crash(crashes: int) -> float:
 
 @retry_transaction
 def finish(
-    completions: Sequence[Completion],
-    *,
-    using: str,
-    worker: str = "",
-    now: datetime | None = None,
+    completions: Sequence[Completion], *, using: str, worker: str = "", now: datetime | None = None
 ) -> list[Completion]:
     """
     Close tasks in one transaction; return those that were refused.

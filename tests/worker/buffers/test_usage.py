@@ -284,7 +284,7 @@ class SharesTests(WorkerTestCase):
             sum(share["tasks"] for share in shares.values()),
             Queue().list().in_status("finished").count(),
         )
-        self.assertIsNotNone(shares["gold"]["wait_p95"])
+        self.assertIsNotNone(shares["gold"]["p95"])
 
     def test_every_attempt_counts_however_it_ended(self):
         self.submit("retried-and-failed", "fail", user="ann")

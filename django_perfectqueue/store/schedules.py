@@ -178,6 +178,9 @@ logger = logging.getLogger("django_perfectqueue.schedules")
 LEAST = timedelta(microseconds=1)
 BATCH = 500
 MOST_BATCHES = 5
+# By database, how many are fired together next: fewer after what was cut short, as by a limit of
+# how long a transaction may stand still.
+sizes: dict[str, int] = {}
 BETWEEN = 0.03
 # After so long a broken schedule is looked at again: another host may know its zone.
 BROKEN_FOR = 60 * SECOND
@@ -235,15 +238,18 @@ def fire_due_timers(
 @retry_transaction
 def fire_some(*, using: str, now: datetime | None) -> bool:
     """Fire one batch; return whether more is due."""
+    size = sizes.get(using, BATCH)
+    sizes[using] = max(1, size // 2)
     with in_transaction(using):
         # What others hold, they fire.
         found = Schedule.objects.using(using).select_for_update(skip_locked=True)
         found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")
-        rows = list(found.annotate(now=ServerNow())[:BATCH])  # type: ignore[no-redef]
+        rows = list(found.annotate(now=ServerNow())[:size])  # type: ignore[no-redef]
         for row in rows:
             row.now = now or row.now
         is_due = bool(rows) and fire_rows(rows, using=using)
-        return is_due or len(rows) == BATCH
+    sizes[using] = min(BATCH, size * 2)
+    return is_due or len(rows) == size
 
 
 def fire_rows(rows: Sequence[Schedule], *, using: str) -> bool:

@@ -97,6 +97,22 @@ class TogetherTests(TransactionTestCase):
             self.assertEqual(self.ticks(name), [1, 2, 3, 4, 5, 6, 7])
         self.assertEqual(Schedule.objects.filter(fired=7).count(), 20)
 
+    def test_what_is_cut_short_together_is_fired_in_parts(self):
+        """As where a limit of the server's is shorter than many ticks take on a busy machine."""
+        for number in range(20):
+            self.put(f"s{number}", overlap="allow")
+        write = fire.write
+
+        def cut_short(changes, *, using):
+            if len(changes) > 3:
+                raise OperationalError("terminated")
+            write(changes, using=using)
+
+        passes = mock.patch.object(type(dialect_of("default")), "passes", return_value=True)
+        with passes, mock.patch.object(fire, "write", cut_short):
+            self.fire(NOON + MINUTE)
+        self.assertEqual(Schedule.objects.filter(fired=1).count(), 20)
+
     def test_of_two_puts_of_one_name_at_once_the_second_changes_the_first(self):
         if connection.vendor == "sqlite":
             self.skipTest("SQLite has one writer: the other waits.")

@@ -133,6 +133,19 @@ class BegunTests(TransactionTestCase):
                 transaction.set_rollback(True)
             self.assertEqual(names(), ["a"])
 
+    def test_what_needs_no_answer_is_undone_with_its_savepoint(self):
+        """Where it fails with the next statement, or waits; it is never sent again."""
+        self.insert("a")
+        for text in ("SELECT nonsense FROM nowhere", f"DELETE FROM {Limit._meta.db_table}"):
+            for fails in (True, False):
+                with self.subTest(text, fails=fails), in_transaction("default") as db:
+                    with suppress(DatabaseError, ValueError), transaction.atomic():
+                        db.unanswered.execute(text)
+                        if fails:
+                            self.insert("a")
+                        raise ValueError
+                    self.assertEqual(names(), ["a"])
+
     def test_an_error_of_what_needs_no_answer_undoes_all(self):
         self.insert("a")
         for ask in (names, lambda: None):

@@ -43,6 +43,9 @@ class Packet:
 
     def __call__(self, execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
         """Send a statement, as an execute wrapper of the connection."""
+        if isinstance(sql, str) and sql.startswith("ROLLBACK TO"):
+            # What waits came after the savepoint; where it has failed, it would fail again.
+            self.waiting = []
         if not self.waiting:
             return execute(sql, parameters, many, context)
         plain = not [given for _sql, given in self.waiting if given]

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from django.db.backends.signals import connection_created
 
 FRAMES = ("BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET ")
+# With a COMMIT on PostgreSQL: it waits for the disk, also where nothing else is to be written.
+FRAMES += ("SELECT pg_logical_emit_message",)
 
 
 class Statement(NamedTuple):

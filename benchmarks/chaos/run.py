@@ -303,7 +303,7 @@ def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any
 
 
 def load(terms: Terms) -> Any:
-    from .work.load import Load
+    from .workload.load import Load
 
     return Load(terms)
 

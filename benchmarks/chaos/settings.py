@@ -20,7 +20,7 @@ LOGGING = {
     "loggers": {"django_perfectqueue": {"handlers": ["stderr"], "level": "INFO"}},
 }
 PERFECTQUEUE = {
-    "DISPATCH": "benchmarks.chaos.work.handlers.ChaosDispatch",
+    "DISPATCH": "benchmarks.chaos.workload.handlers.ChaosDispatch",
     "RETENTION": {"*": None},
     "MAX_ATTEMPTS": 30_000,
     "MAX_CRASHES": 30_000,

@@ -42,7 +42,7 @@ class Terms:
     drain: float = 180.0
     queues: Sequence[str] = ("default", WEBS, PLAYS)
     clients: int = 2
-    client: str = "benchmarks.chaos.work.player.Player"
+    client: str = "benchmarks.chaos.workload.player.Player"
     proxied: bool = True
     isolation: str = ""
     nodes: int = 1

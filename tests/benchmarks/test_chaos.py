@@ -300,7 +300,7 @@ class CheckerTests(CheckerCase):
         self.assertNotIn("out of order", self.found(book, webs=self.graph("run")))
 
     def test_a_callback_that_came_too_early_or_not_at_all_is_found(self):
-        from benchmarks.chaos.work.webs import Web
+        from benchmarks.chaos.workload.webs import Web
 
         for began, key, kinds in (
             (13.0, "steady-2", []),
@@ -311,7 +311,7 @@ class CheckerTests(CheckerCase):
             self.assertEqual(self.found(waited(began), webs=[web]), kinds)
 
     def graph(self, if_failed):
-        from benchmarks.chaos.work.webs import Web
+        from benchmarks.chaos.workload.webs import Web
 
         return [Web("still", True, nodes={"steady-2": (["steady-1"], if_failed)})]
 
@@ -671,7 +671,7 @@ class SteeredTests(CheckerCase):
 
     def callback(self, when, outcome, began=13.0):
         """Return what is found where a batch's task has ended so, and a callback began then."""
-        from benchmarks.chaos.work.webs import Web
+        from benchmarks.chaos.workload.webs import Web
 
         book, key = waited(began), f"web-1!{when}"
         book.closes = [
@@ -745,7 +745,7 @@ class SettlingTests(SimpleTestCase):
 
     def looks(self, *found):
         """Return how often the end of a run, of 180 s, looks for what has died."""
-        from benchmarks.chaos.work import load
+        from benchmarks.chaos.workload import load
 
         now, answers = itertools.count(0.0, 100.0), iter(found)
         clock = mock.Mock(value=next(now))

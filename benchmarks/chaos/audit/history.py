@@ -20,7 +20,7 @@ from benchmarks.recorder import read_lines
 from ..calls import BROKEN, Call, Ref, refs
 from ..operations import WEBS, Counted, counted
 from ..scenario import Rate
-from ..work.webs import Web
+from ..workload.webs import Web
 
 T = TypeVar("T")
 RUNNING, GONE = 2, -1

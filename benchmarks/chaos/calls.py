@@ -159,9 +159,13 @@ def answer_of(error: BaseException, given: dict[str, Any]) -> str:
         return BROKEN
     if isinstance(error, TaskError):
         return REFUSED
+    if not isinstance(error, Error):
+        return STUMBLED
     # In a transaction of its own who asks goes on after the connection has broken.
-    is_broken = Error if given.get("how") else (OperationalError, InterfaceError)
-    return BROKEN if isinstance(error, is_broken) else STUMBLED
+    is_broken = given.get("how") or isinstance(error, (OperationalError, InterfaceError))
+    # A promotion may take longer than a verb is repeated.
+    is_standby = "read-only transaction" in str(error)
+    return BROKEN if is_broken or is_standby else STUMBLED
 
 
 def ask(

@@ -307,7 +307,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         row = self.batch(request)
         within = store.dependencies.batches_within(row.pk, using=database())
         rows = self.admin_site.get_model_admin(Batch).get_queryset(request).filter(pk__in=within)
-        ids = rows.values_list("pk", flat=True)
+        ids = list(rows.values_list("pk", flat=True))
         store.dependencies.stop_batches(ids, using=database(), stopped=verb is CANCEL)
         self.log_change(request, row, str(verb.label))
         return replace(operation, selection=Selection(batch=str(row.pk)))

@@ -55,12 +55,14 @@ RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
 """
-# The order has PostgreSQL look in the index, and not read past lanes that sleep.
+# The order has PostgreSQL look in the index, and not read past lanes that sleep; by fewer columns
+# MySQL would sort them.
 OPEN = """
 UPDATE "perfectqueue_account" SET "has_open" = (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
     WHERE "lane"."account" = "perfectqueue_account"."id" AND "lane"."held_by" = 0
-        AND "lane"."has_waiting" = TRUE ORDER BY "lane"."since" LIMIT 1
+        AND "lane"."has_waiting" = TRUE
+    ORDER BY "lane"."account", "lane"."held_by", "lane"."has_waiting", "lane"."since" LIMIT 1
 ) IS NOT NULL
 WHERE "id" IN ({accounts})
 """

@@ -429,7 +429,7 @@ class SessionTests(SurroundingsTestCase):
         "mysql": (
             ("SET @one = 1", "SELECT @one"),
             ("SELECT @one := 2", "SELECT @one"),
-            ("SET SESSION max_statement_time = 77", "SELECT @@max_statement_time"),
+            ("SET SESSION lock_wait_timeout = 77", "SELECT @@lock_wait_timeout"),
             ("SELECT GET_LOCK('one', 0)", "SELECT IS_USED_LOCK('one')"),
             ("CREATE TEMPORARY TABLE own (id int)", "SELECT COUNT(*) FROM own"),
         ),

@@ -58,6 +58,10 @@ def arguments_of(result: AnyResult) -> dict[str, object]:
     return dict(list(given.arguments.items())[len(context) :])
 
 
+# What goes by the key of a task, which a random one would have do nothing.
+OF_ITS_KEY = ("unique", "unique_for", "debounce")
+
+
 class PerfectQueueBackend(compat.BaseTaskBackend):
     """
     Keeps Django's tasks in the queue's tables, where ``pq_worker`` finds them.
@@ -211,7 +215,11 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             batch = option_of(task, "batch")
             user = names.get("user") or given.get("user") or (batch.user if batch else "")
             given["limits"] = self.limits_of(task, result, user)
-        key = names.get("key") or given.get("key") or self.new_id()
+        key = names.get("key") or given.get("key")
+        if key is None:
+            if merged := [name for name in OF_ITS_KEY if given.get(name) is not None]:
+                raise compat.InvalidTask(f"{merged[0]} goes by the key: give key or unique_by.")
+            key = self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
         call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
@@ -262,6 +270,10 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         batch: Batch | None = option_of(task, "batch")
         if batch is None:
             return self.queue_named(task.queue_name)
+        if not hasattr(batch, "queue"):
+            raise compat.InvalidTask(
+                f"batch must be a batch, as of Queue().batch(), not {batch!r}."
+            )
         if (batch.queue.name, batch.using) != (task.queue_name, self.using):
             raise compat.InvalidTask(
                 f"Batch '{batch.name}' is in queue '{batch.queue.name}' of database"

@@ -280,9 +280,9 @@ def parked_types(using: str) -> dict[tuple[str, str], float]:
     """
     tickets = models.Ticket.objects.using(using).filter(timer_at__gt=models.PARKED_FROM)
     parked = tickets.exclude(timer_at=F("run_at")).order_by("timer_at")
-    columns = ("task__queue", "task__type", "run_at", ServerNow())
+    columns = ("task__queue", "task__type", "run_at", "task__created_at", ServerNow())
     found: dict[tuple[str, str], float] = {}
-    for queue, type_, run_at, now in parked.values_list(*columns)[:LATEST]:
-        waited = (now - run_at).total_seconds()
+    for queue, type_, run_at, created_at, now in parked.values_list(*columns)[:LATEST]:
+        waited = (now - max(run_at, created_at)).total_seconds()
         found[queue, type_] = max(waited, found.get((queue, type_), waited))
     return found

@@ -435,7 +435,8 @@ def due_at(task: models.Task) -> datetime:
     if ticket.state == models.State.SCHEDULED and ticket.timer_at and not ticket.is_parked:
         return ticket.timer_at
     # A ticket whose task has an expected start is ordered by that.
-    return task.run_at if ticket.run_at == task.expected_at else ticket.run_at
+    due = task.run_at if ticket.run_at == task.expected_at else ticket.run_at
+    return max(due, task.created_at)
 
 
 def waited(task: models.Task, attempts: Sequence[Try]) -> float | None:

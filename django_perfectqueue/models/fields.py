@@ -121,10 +121,21 @@ def readable(**bounds: Bounds) -> Callable[[type[M]], type[M]]:
     return constrain
 
 
-class IsTime(models.Func):
-    """Whether a time is one that Python has. SQLite stores any text as a time."""
+class Condition(models.Func):
+    """A condition whose template may name its value more than once."""
 
     output_field = models.BooleanField()
+
+    def as_sql(
+        self, compiler: SQLCompiler, connection: Connection, *, template: Any = None, **context: Any
+    ) -> Any:
+        sql, params = super().as_sql(compiler, connection, template=template, **context)
+        return sql, params * (template or self.template).count("%(expressions)s")
+
+
+class IsTime(Condition):
+    """Whether a time is one that Python has. SQLite stores any text as a time."""
+
     template = f"(%(expressions)s BETWEEN '{str(EARLIEST)[:19]}' AND '{str(LATEST)[:19]}')"
 
     def as_postgresql(self, compiler: SQLCompiler, connection: Connection, **context: Any) -> Any:
@@ -139,10 +150,9 @@ class IsTime(models.Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
 
-class IsJson(models.Func):
+class IsJson(Condition):
     """Whether a text is null or JSON, and that a list or else, as ``kinds`` says, an object."""
 
-    output_field = models.BooleanField()
     # SQLite's JSON_TYPE() refuses what is no JSON, and MariaDB's is null.
     template = (
         "(%(expressions)s IS NULL"

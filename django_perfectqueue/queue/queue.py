@@ -152,6 +152,8 @@ class Queue(Taking):
         """
         given, before = [], None
         for task in tasks:
+            if not isinstance(task, Mapping):
+                raise InvalidTaskError(f"A task is given as a dict of arguments, not {task!r}.")
             if not task.keys().isdisjoint(OF_KEYS):
                 raise InvalidTaskError("A task of a chain can't be unique.")
             after = [*listed(task.get("after", ())), *([] if before is None else [before])]

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue.application import Dispatch, dispatch_at
+from django_perfectqueue.bulk import TYPE as BULK
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
@@ -238,7 +239,9 @@ def checked_type(type_: object, *, using: str) -> str:
     this database knows it.
     """
     name = inputs.checked("type", type_, inputs.KEY_LENGTH)
-    known = list(known_types(using=using))
+    known = known_types(using=using)
+    if name == BULK:
+        raise InvalidScheduleError(f"Tasks of type '{name}' do what a person asks for, once.")
     if name in known or dispatch_here().knows(name):
         return name
     if any(may_know(worker.routes_text, name) for worker in workers_serving(using=using)):
@@ -273,14 +276,14 @@ def signals_of(type_: str) -> Mapping[str, Any]:
         raise ConfigError(f"The handler of '{type_}' can't be imported: {what}") from error
 
 
-def known_types(*, using: str) -> Iterator[str]:
-    """Yield the types that handlers here, Django's tasks and live workers name."""
-    yield from (route for route in dispatch_here().load() if isinstance(route, str))
+def known_types(*, using: str) -> set[str]:
+    """Return the types that handlers here, Django's tasks and live workers name, for people."""
+    found = {route for route in dispatch_here().load() if isinstance(route, str)}
     if HAS_TASKS:
         from django_perfectqueue.backend import base, definition
 
         base.discover()
-        yield from definition.definitions
+        found |= definition.definitions.keys()
     for worker in workers_serving(using=using):
-        if worker.routes is not None:
-            yield from worker.routes["types"]
+        found |= {*worker.routes["types"]} if worker.routes is not None else set()
+    return found - {BULK}

@@ -332,8 +332,9 @@ class UsageBuffer:
             if not self.kept:
                 return
             lease, since, started, waits = task.lease, counted, task.started, list[float]()
-            # One that goes on has waited before it began.
-            waited = None if lease.goes_on else started - lease.run_at.timestamp()
+            # It may be due before it is submitted. One that goes on has waited before it began.
+            due = lease.run_at if lease.run_at > lease.created_at else lease.created_at
+            waited = None if lease.goes_on else started - due.timestamp()
             if since is None:
                 since, waits = started, [waited] if waited is not None else waits
             names = lease.queue, lease.user, lease.type
@@ -412,6 +413,7 @@ class UsageBuffer:
         for task in list(self.current.values()):
             tally = self.tally(task.lease.queue, task.lease.user)
             if id(task) not in self.counted_until and not task.lease.goes_on:
-                tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
+                due = max(task.lease.run_at, task.lease.created_at)
+                tally.wait(task.started + self.ahead - due.timestamp())
             tally.seconds += max(0.0, now - self.counted_until.get(id(task), task.started))
             self.counted_until[id(task)] = now

@@ -135,6 +135,15 @@ class EnqueueTests(TestCase):
             with self.subTest(wrong), self.assertRaises(InvalidTask):
                 jobs.add.using(key="a", **wrong).enqueue(1, 2)
 
+    def test_what_goes_by_the_key_is_refused_without_one(self):
+        for word in ({"debounce": "2m"}, {"unique": "waiting"}, {"unique_for": "1h"}):
+            with self.subTest(word), self.assertRaisesMessage(InvalidTask, "give key or unique_by"):
+                jobs.add.using(**word).enqueue(1, 2)
+
+    def test_a_batch_is_not_its_name(self):
+        with self.assertRaisesMessage(InvalidTask, "batch must be a batch"):
+            jobs.add.using(batch="nightly").enqueue(1, 2)
+
     def test_a_time_that_is_none_is_refused(self):
         for wrong in (3, timedelta(hours=1), "1h"):
             with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, "a time with a zone"):

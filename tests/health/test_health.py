@@ -16,7 +16,7 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health import checks, views
 from django_perfectqueue.metrics import views as metrics
-from django_perfectqueue.models import UNSEEN, Ticket, Worker
+from django_perfectqueue.models import UNSEEN, Task, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
 
 from ..factories import acquire, fail, processor, register, running, submit
@@ -84,6 +84,7 @@ class CommandTests(HealthTestCase):
         store.park([lease], lambda _type: False, using="default")
         self.assertIn("No task has waited for a minute for a worker", run("pq_status", "health"))
         Ticket.objects.update(run_at=F("run_at") - timedelta(minutes=2))
+        Task.objects.update(created_at=F("created_at") - timedelta(minutes=2))
 
         shown = refused(self, "pq_status", "health", "--queue", "default")
         self.assertIn("serves queue 'default' knows the type 'ghost'.", shown)

@@ -215,7 +215,7 @@ class LimitForm(RuleForm):
         if "name" in self.fields:
             found = names(using=database()).queues
             self.fields["name"].widget = Suggesting(
-                [*found, *sorted({*known_types(using=database())})]
+                [*found, *sorted(known_types(using=database()))]
             )
 
     def clean(self) -> dict[str, object]:

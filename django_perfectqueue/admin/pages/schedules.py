@@ -113,7 +113,7 @@ class ScheduleForm(RuleForm):
         if not self.instance.pk:
             self.initial["queue"] = self.initial.get("queue") or options().DEFAULT_QUEUE
         if "type" in self.fields:
-            self.fields["type"].widget = Suggesting(sorted({*known_types(using=database())}))
+            self.fields["type"].widget = Suggesting(sorted(known_types(using=database())))
         if "data" in self.fields and self.instance.pk:
             self.prepare_data()
             row, waits = self.instance, waits_in_words(self.instance.backoff)

@@ -2,13 +2,17 @@
 
 from unittest import skipUnless
 
+from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.db import DatabaseError, Error, connection, transaction
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, Error, connection, models, transaction
 from django.test import TransactionTestCase
 from django.urls import reverse
+from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, DeadLetter, Task
+from django_perfectqueue.models.fields import JsonTextField
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import ClaimRequest
 
@@ -119,6 +123,22 @@ class UnreadableTests(TransactionTestCase):
         with self.assertRaises(DatabaseError), transaction.atomic():
             Queue().poll()
         self.assertEqual(Task.objects.defer("payload").get().outcome, "")
+
+
+class FormTests(TransactionTestCase):
+    def test_what_the_tables_refuse_can_be_asked_before(self):
+        for model in apps.get_app_config("perfectqueue").get_models():
+            given = {
+                field.name: timezone.now() if isinstance(field, models.DateTimeField) else "[]"
+                for field in model._meta.fields
+                if isinstance(field, (models.DateTimeField, JsonTextField))
+            }
+            # Django logs what the database says of a condition, and takes it to hold.
+            with self.subTest(model.__name__), self.assertNoLogs("django.db.models"):
+                try:
+                    model(**given).validate_constraints()
+                except ValidationError as error:
+                    self.assertTrue(error.message_dict)
 
 
 class PagesTests(TransactionTestCase):

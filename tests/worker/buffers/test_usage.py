@@ -1,11 +1,13 @@
 import threading
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
 
 from django.db import OperationalError, connection
 from django.test import SimpleTestCase, TestCase
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Usage
@@ -121,7 +123,7 @@ class UsageBufferTests(TestCase):
         """
         Though this host's clock is wrong by days.
         """
-        submit(user="ann", run_at=-100.0, now=None)
+        submit(user="ann", now=timezone.now() - timedelta(seconds=100))
         [lease] = acquire(now=None)
         with mock.patch("time.time", return_value=0.0):
             books = usage()
@@ -131,6 +133,13 @@ class UsageBufferTests(TestCase):
         [share] = Queue().shares()
         self.assertGreater(share.p50, 64.0)
         self.assertLess(share.p50, 128.0)
+
+    def test_a_task_that_is_due_before_it_is_submitted_has_waited_since_its_submit(self):
+        books = usage()
+        ran(books, held(run_at=-1_000_000.0), 1.0)
+        books.write()
+        [share] = Queue().shares()
+        self.assertLess(share.p95, 60.0)
 
     def test_a_task_that_has_yielded_has_waited_before_it_began_and_no_more(self):
         books, task = usage(), held()

@@ -32,12 +32,9 @@ SAID = {
     "is locked": Problem.LOCKED,
     "readonly": Problem.READ_ONLY,
     "is full": Problem.FULL,
-    "unable to open": Problem.UNREACHABLE,
-    "disk I/O": Problem.UNREACHABLE,
-    "no such table": Problem.UNMIGRATED,
-    "no such column": Problem.UNMIGRATED,
-    "has no column": Problem.UNMIGRATED,
     "interrupted": Problem.CUT_SHORT,
+    **dict.fromkeys(("unable to open", "disk I/O"), Problem.UNREACHABLE),
+    **dict.fromkeys(("no such table", "no such column", "has no column"), Problem.UNMIGRATED),
 }
 
 IMMEDIATE = "IMMEDIATE"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import connections
@@ -13,6 +13,7 @@ from django_perfectqueue.models import CHANGES, UNSEEN, Change, Tag, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import MOST_TAGS
 
+from ..database.dialects.base import in_parts
 from ..database.transaction import (
     Session,
     in_transaction,
@@ -56,23 +57,9 @@ def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = N
     lasting = is_callers(connections[using])
     with reading(using) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
-        for some in in_statements(ordered):
+        for some in in_parts(ordered, lambda note: len(note.lines), CHARACTERS, ROWS):
             write(db, some, lasting=lasting, now=now)
         forget_old(db, ordered)
-
-
-def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
-    """Yield the notes in lists, each short enough for one statement."""
-    some: list[Note] = []
-    room = CHARACTERS
-    for note in notes:
-        if some and (len(some) == ROWS or len(note.lines) > room):
-            yield some
-            some, room = [], CHARACTERS
-        some.append(note)
-        room -= len(note.lines)
-    if some:
-        yield some
 
 
 def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome, State, Step
 
-from ..database.dialects.base import FinishReport
+from ..database.dialects.base import FinishReport, cases
 from ..database.transaction import Session, in_transaction, retry_transaction
 from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..leases import ending_of
@@ -171,10 +171,6 @@ def add_dead_letters(
     db.unanswered.execute(CLOSE, values, now=now, after=after, ids=ids, attempts=attempts)
     rows = ", ".join([LETTER.format(one) for one in ended])
     db.unanswered.execute(BURY, values, now=now, rows=rows)
-
-
-def cases(values: Iterable[tuple[int, int]]) -> str:
-    return " ".join([f"WHEN {int(key)} THEN {int(value)}" for key, value in values])
 
 
 def record(

@@ -23,7 +23,7 @@ from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task,
 from django_perfectqueue.models.batch import SEQUENCE
 
 from ..arithmetic.rate_limit import split
-from ..database.dialects.base import TICKET_COLUMNS
+from ..database.dialects.base import TICKET_COLUMNS, cases
 from ..database.transaction import (
     Session,
     Tries,
@@ -36,7 +36,7 @@ from ..lanes.wake import wake_sleeping
 from ..limits.meters import lane_behind
 from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
-from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases, lock_tickets
+from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, lock_tickets
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)

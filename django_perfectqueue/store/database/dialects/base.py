@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Chunk, Completion, Submission
+
+T = TypeVar("T")
 
 Row = tuple[Any, ...]
 # The waiting tickets of an account's plain lane. One that is committed between this statement and
@@ -441,6 +444,28 @@ def naive(moment: datetime) -> datetime:
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the inside of an IN list."""
     return ", ".join([str(int(value)) for value in values]) or "NULL"
+
+
+def cases(values: Iterable[tuple[int, float]]) -> str:
+    """Return numbers by others, such as ids, as the inside of a CASE."""
+    return " ".join([f"WHEN {int(key)} THEN {value!r}" for key, value in values])
+
+
+def in_parts(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: float = inf
+) -> Iterator[list[T]]:
+    """Yield items in lists of so many, none larger than the most but for an item that is."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if part and (len(part) == count or total + own > most):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += own
+    if part:
+        yield part
 
 
 # What may ail a database.

@@ -24,7 +24,7 @@ from .database.dialects.base import Row, cases
 from .database.transaction import Session, in_transaction, reading, retry_transaction, timely
 from .lanes.accounts import Accounts, expected_cost
 from .notify.ring import notify_workers
-from .values import Lease, Pulse, as_text
+from .values import Lease, Now, Pulse, as_text
 
 STILL_HELD = "running"
 # The endings that the holder of an attempt writes.
@@ -160,7 +160,7 @@ WHERE "task_id" IN ({ids})
 
 @retry_transaction
 def heartbeat(
-    leases: Sequence[Lease], *, using: str, alive_time: float | None, now: datetime | None = None
+    leases: Sequence[Lease], *, using: str, alive_time: float | None, now: Now = None
 ) -> list[Pulse]:
     """
     Renew leases for ``alive_time`` seconds from now; return the state of each.
@@ -180,7 +180,7 @@ def heartbeat(
 
 
 @retry_transaction
-def charge(ran: Mapping[Lease, float], *, using: str, now: datetime | None = None) -> None:
+def charge(ran: Mapping[Lease, float], *, using: str, now: Now = None) -> None:
     """
     Charge the lanes of running tasks for the seconds that each has run by now, and expect that
     their next tasks run as long, too.

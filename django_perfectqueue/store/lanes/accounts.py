@@ -6,7 +6,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple, cast
 
@@ -18,7 +17,7 @@ from ..database.dialects.base import Entry, cases
 from ..database.transaction import Session
 from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
-from ..values import Lease
+from ..values import Lease, Now
 
 MOST_KNOWN = 10_000
 # Of how many accounts with the last finish tags the rows are ever read.
@@ -167,7 +166,7 @@ class Accounts:
     since. ``yielded`` has the lanes of tasks that have yielded.
     """
 
-    now: datetime | None = None
+    now: Now = None
     lanes: dict[int, Charge] = field(default_factory=dict)
     limited: dict[int, LaneOwner | None] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)

@@ -22,7 +22,7 @@ from ..database.transaction import (
     retry_transaction,
     timely,
 )
-from ..values import Note, Submission, as_text
+from ..values import Note, Now, Submission, as_text
 
 ROWS, CHARACTERS = 100, 500_000
 LONGEST_ESCAPE = 10
@@ -46,7 +46,7 @@ FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 
 
 @retry_transaction
-def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
+def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None:
     """
     Write what attempts have reported, in place of their earlier reports.
 
@@ -62,7 +62,7 @@ def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = N
         forget_old(db, ordered)
 
 
-def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:
+def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> None:
     rows = " UNION ALL ".join(map(row, range(len(notes)), notes))
     more = "" if lasting else db.dialect.asynchronous_commit
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
@@ -193,12 +193,7 @@ RENEWED = ("states_text", "leaving", "problem", "seen_at", "drifted_at")
 
 @retry_transaction
 def register(
-    worker: Worker,
-    *,
-    using: str,
-    age: float = 0.0,
-    drifted: float | None = None,
-    now: datetime | None = None,
+    worker: Worker, *, using: str, age: float = 0.0, drifted: float | None = None, now: Now = None
 ) -> None:
     """
     Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.

@@ -14,7 +14,7 @@ from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Chunk, Completion, Submission
+from ...values import Chunk, Completion, Ids, Now, Submission
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class FinishReport(NamedTuple):
 
     worker: str
     monotonic: float
-    now: datetime | None
+    now: Now
 
 
 # By the fences of leases whose tickets were closed who follows them, and how many seconds their
@@ -228,14 +228,10 @@ class Dialect(ABC):
         return Problem.OTHER
 
     @abstractmethod
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
-    def submit_free(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit_free(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
@@ -280,14 +276,14 @@ class Dialect(ABC):
         return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
     @abstractmethod
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         """
         Write to accounts in the order of their ids; return how many fell asleep, or None where
         the statement does not say it.
         """
 
     def insert_new(
-        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: Now
     ) -> int | None:
         """Insert one row; return its id, or None where its unique key is there already."""
         statement = f'{insert} ON CONFLICT DO NOTHING RETURNING "id"'
@@ -330,7 +326,7 @@ class Dialect(ABC):
         sql: str,
         parameters: Mapping[str, object] | None = None,
         *,
-        now: datetime | None = None,
+        now: Now = None,
         after: Mapping[str, float | None] | None = None,
     ) -> Cursor:
         """
@@ -350,7 +346,7 @@ class Dialect(ABC):
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
+    def after(self, name: str, seconds: float | None, now: Now) -> tuple[str, object]:
         """Return the SQL and the parameter of a time so many seconds from now."""
         return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
 

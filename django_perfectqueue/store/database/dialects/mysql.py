@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Completion
+from ...values import Completion, Now
 from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, in_parts, naive, numbers
 from .mysql_server import MySQLErrors, begun_with_first, committed, filled_for, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
@@ -227,7 +227,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         given = " UNION ALL ".join(
             "SELECT " + ", ".join([f'{v!r} AS "{name}"' for name, v in entry._asdict().items()])
             for entry in entries

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
-from ...values import Completion, Moment, Stored, Submission
+from ...values import Completion, Ids, Moment, Now, Stored, Submission
 from .base import (
     AWAKE,
     CHARGES,
@@ -132,7 +132,7 @@ class SQLite(Dialect):
             return super().atomic(connection)
         return Immediate(connection.alias, savepoint=True, durable=False)
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
+    def after(self, name: str, seconds: float | None, now: Now) -> tuple[str, object]:
         if seconds is None:
             return f"%({name})s", None
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
@@ -148,9 +148,7 @@ class SQLite(Dialect):
         message = str(error)
         return next((found for words, found in SAID.items() if words in message), Problem.OTHER)
 
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         now = now or clock.now()
         rows = [
             [
@@ -197,7 +195,7 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
         return None
 

@@ -383,10 +383,6 @@ class Completion(NamedTuple):
     started: float
     ended: float
 
-    @property
-    def seconds(self) -> float:
-        return max(0.0, self.ended - self.started)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:

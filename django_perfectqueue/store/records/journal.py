@@ -57,7 +57,7 @@ def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None
     lasting = is_callers(connections[using])
     with reading(using) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
-        for some in in_parts(ordered, lambda note: len(note.lines), CHARACTERS, ROWS):
+        for some in in_parts(ordered, [len(note.lines) for note in ordered], CHARACTERS, ROWS):
             write(db, some, lasting=lasting, now=now)
         forget_old(db, ordered)
 

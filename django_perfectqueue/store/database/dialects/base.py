@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
@@ -448,13 +448,12 @@ def cases(values: Iterable[tuple[int, float]]) -> str:
 
 
 def in_parts(
-    items: Iterable[T], size: Callable[[T], int], most: int, count: float = inf
+    items: Iterable[T], sizes: Iterable[int], most: int, count: float = inf
 ) -> Iterator[list[T]]:
     """Yield items in lists of so many, none larger than the most but for an item that is."""
     part: list[T] = []
     total = 0
-    for item in items:
-        own = size(item)
+    for item, own in zip(items, sizes, strict=True):
         if part and (len(part) == count or total + own > most):
             yield part
             part, total = [], 0

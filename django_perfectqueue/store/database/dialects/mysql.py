@@ -187,8 +187,8 @@ class MySQL(MySQLErrors, MySQLSubmit):
         closed = [done.lease.task_id for done in written]
         self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
         # The server closes the connection at a larger statement.
-        most = self.packet(cursor, written)
-        for some in in_parts(written, lambda done: escaped_length(done.result or ""), most):
+        sizes = [escaped_length(done.result) if done.result else 0 for done in written]
+        for some in in_parts(written, sizes, self.packet(cursor, written)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}

@@ -31,7 +31,7 @@ from .notify.ring import notify_workers
 from .tasks.steer import cancel_each
 from .tasks.submit import in_chunks, submit
 from .upkeep.timers import MOST, are_due, fire_timers
-from .values import Submission, Watermarks, as_text, put_in_others
+from .values import Ids, Now, Submission, Watermarks, as_text, put_in_others
 
 # So many ticks of one schedule are submitted by one look, and so many may wait.
 MOST_AT_ONCE = 1_000
@@ -204,7 +204,7 @@ MOVED = (
 SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
 
 
-def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
+def fire_schedules(*, using: str, now: Now = None) -> bool:
     """
     Submit the tasks of all schedules that are due, in batches; return whether some are left.
 
@@ -220,9 +220,7 @@ def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     return True
 
 
-def fire_due_timers(
-    *, using: str, now: datetime | None = None, marks: Watermarks | None = None
-) -> bool:
+def fire_due_timers(*, using: str, now: Now = None, marks: Watermarks | None = None) -> bool:
     """
     Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 
@@ -236,7 +234,7 @@ def fire_due_timers(
 
 
 @retry_transaction
-def fire_some(*, using: str, now: datetime | None) -> bool:
+def fire_some(*, using: str, now: Now) -> bool:
     """Fire one batch; return whether more is due."""
     size = sizes.get(using, BATCH)
     sizes[using] = max(1, size // 2)
@@ -303,7 +301,7 @@ def write(chosen: Sequence[tuple[Schedule, Decision]], *, using: str) -> None:
         for row, decision in chosen
         for tick in decision.ticks
     ]
-    stored: dict[tuple[str, str], int] = {}
+    stored: Ids = {}
     for some in in_chunks(submissions):
         stored |= submit_terms(some, using=using)
     for row, decision in chosen:
@@ -353,9 +351,7 @@ def key_of(name: str, tick: datetime) -> str:
     return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 
-def known_tasks(
-    row: Schedule, keys: Sequence[tuple[str, str]], *, using: str
-) -> dict[tuple[str, str], int]:
+def known_tasks(row: Schedule, keys: Sequence[tuple[str, str]], *, using: str) -> Ids:
     """
     Return the tasks that ticks had before, as after a backfill.
 

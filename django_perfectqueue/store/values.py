@@ -25,6 +25,10 @@ ENDED = "perfectqueue_ended_"
 
 # A point in time; a timedelta counts from the server's clock when the task is stored.
 Moment = datetime | timedelta
+# The time where a caller gives it; None is for the server's clock.
+Now = datetime | None
+# The ids of tasks by queue and key.
+Ids = dict[tuple[str, str], int]
 
 
 class Parent(NamedTuple):
@@ -139,7 +143,7 @@ def put_in_others(given: dict[str, Any]) -> None:
         given["context"] = inputs.carried({**beside, **attempts})
 
 
-class Stored(dict[tuple[str, str], int]):
+class Stored(Ids):
     """The ids of tasks by queue and key, and which of their lanes are known to be ``awake``."""
 
     awake: Collection[int] = ()
@@ -346,7 +350,7 @@ class ClaimRequest:
     alive_time: float
     holder: int
     using: str
-    now: datetime | None = None
+    now: Now = None
     serial: bool = False
     processors: int = 0
     overrun: Mapping[int, int] = field(default_factory=dict)
@@ -378,10 +382,6 @@ class Completion(NamedTuple):
     result: str | None
     started: float
     ended: float
-
-    @property
-    def seconds(self) -> float:
-        return max(0.0, self.ended - self.started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

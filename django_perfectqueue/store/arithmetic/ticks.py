@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import chain
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -73,7 +73,8 @@ class TickTiming:
         """
         if self.starts_at is not None:
             moment = max(moment, self.starts_at - timedelta(microseconds=1))
-        for tick in self._after(moment):
+        ticks = self._intervals(moment, self.every) if self.every else self._crons(moment)
+        for tick in ticks:
             if self.ends_at is not None and tick > self.ends_at:
                 return
             yield tick
@@ -81,9 +82,6 @@ class TickTiming:
     def first_after(self, moment: datetime) -> datetime | None:
         """Return the first tick that is later than a moment, or None if none is."""
         return next(self.after(moment), None)
-
-    def _after(self, moment: datetime) -> Iterator[datetime]:
-        return self._intervals(moment, self.every) if self.every else self._crons(moment)
 
     def _intervals(self, moment: datetime, every: float) -> Iterator[datetime]:
         step, anchor = timedelta(seconds=every), self.starts_at or EPOCH
@@ -158,18 +156,10 @@ class TickTiming:
         span = SECOND
         while True:
             since = last - span
-            found = sum(1 for _ in self.until(last, self.after(since), count + 1))
-            if found > count or span > 60 * 366 * 86_400 * SECOND:
+            ticks = takewhile(lambda tick: tick <= last, islice(self.after(since), count + 1))
+            if sum(1 for _tick in ticks) > count or span > 60 * 366 * 86_400 * SECOND:
                 return since
             span *= 2
-
-    @staticmethod
-    def until(last: datetime, ticks: Iterator[datetime], most: int) -> Iterator[datetime]:
-        """Yield ticks up to a moment, at most so many."""
-        for number, tick in enumerate(ticks):
-            if tick > last or number == most:
-                return
-            yield tick
 
     def explain(self) -> str:
         """Return the timing in words, in English."""

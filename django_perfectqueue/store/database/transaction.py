@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from datetime import datetime
 from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -21,6 +20,7 @@ from django_perfectqueue import models
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import NotMigratedError
 
+from ..values import Now
 from .dialects import Dialect, dialect_for, dialect_of
 from .dialects.base import Problem, Row, numbers
 from .dialects.packet import unanswered
@@ -262,7 +262,7 @@ class Session(NamedTuple):
         sql: str,
         parameters: Mapping[str, object] | None = None,
         *,
-        now: datetime | None = None,
+        now: Now = None,
         after: Mapping[str, float | None] | None = None,
         **parts: str | Iterable[int] | Iterable[str],
     ) -> Cursor:

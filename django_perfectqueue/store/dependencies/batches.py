@@ -24,6 +24,7 @@ from django_perfectqueue.models.fields import ServerNow
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..records.dependency_events import MemberCounts, note_counts, note_gone
+from ..values import Now
 from .graph import GONE, LOCKED, ParentState
 
 CREATE = """
@@ -110,9 +111,7 @@ def exact(rows: Iterable[Any]) -> list[Any]:
 
 
 @retry_transaction
-def forget_batches(
-    keep: float | None, *, using: str, queue: str = "", now: datetime | None = None
-) -> int:
+def forget_batches(keep: float | None, *, using: str, queue: str = "", now: Now = None) -> int:
     """
     Delete batches, of a queue or of all, of which no task is left and that ended so many seconds
     ago, or with None have yet to end, too. What still waits for one is cancelled after the commit.
@@ -232,9 +231,7 @@ def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
     return ended_at, stopped, name
 
 
-def count(
-    db: Session, batches: Set[int], now: datetime | None
-) -> tuple[dict[int, ParentState], int]:
+def count(db: Session, batches: Set[int], now: Now) -> tuple[dict[int, ParentState], int]:
     """
     Add the deltas of batches to their counts; return where each batch stands, by minus its id,
     and how many deltas there were.
@@ -279,7 +276,7 @@ def take_deltas(db: Session, batches: Collection[int]) -> list[Row]:
     return deltas
 
 
-def write(db: Session, batch: int, state: Progress, now: datetime | None) -> Progress:
+def write(db: Session, batch: int, state: Progress, now: Now) -> Progress:
     """Write the counts of a batch, and when it ended; return its state."""
     # A dead task that was put back opens it again.
     over = None if state.open else Coalesce("ended_at", Value(now) if now else ServerNow())

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple
 
 from django.db import connections
@@ -29,7 +28,7 @@ from ..notify.ring import announce_ids, notify_workers
 from ..records.dependency_events import Work, acting, followers, note
 from ..tasks.close import EndedAttempt, add_dead_letters
 from ..upkeep.timers import admit
-from ..values import Failure
+from ..values import Failure, Now
 from .batches import When, batches_to_count, count
 from .graph import ParentState, follow, place
 
@@ -117,7 +116,7 @@ class Folded(NamedTuple):
     locked: Collection[int] = ()
 
 
-def fold(work: Work, *, using: str, now: datetime | None = None) -> int:
+def fold(work: Work, *, using: str, now: Now = None) -> int:
     """
     Act on the events that are there and that nobody else acts on; return how many.
 
@@ -164,7 +163,7 @@ followers.append(fold)
 
 
 @retry_transaction
-def fold_batch(some: set[int], *, after: int, using: str, now: datetime | None) -> Folded:
+def fold_batch(some: set[int], *, after: int, using: str, now: Now) -> Folded:
     """Act on some events, and count some batches."""
     own = not is_callers(connections[using])
     with in_transaction(using) as db:
@@ -201,7 +200,7 @@ class Fold:
     """
 
     db: Session
-    now: datetime | None
+    now: Now
     blocked: dict[int, EndedAttempt] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Set
-from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from django_perfectqueue.models.batch import SEQUENCE, SEQUENCES
 from ..database.transaction import Session, reading, retry_transaction
 from ..records.dependency_events import EARLY
 from ..tasks.steer import cancel_each, is_in_block, look_at, seen_task
+from ..values import Now
 
 ROWS = 1_000
 # A child, a parent, how it waits, and the state.
@@ -159,9 +159,7 @@ class Chosen(NamedTuple):
     awaited: set[int]
 
 
-def cancel_request(
-    task_id: int, *, using: str, together: bool = False, now: datetime | None = None
-) -> bool:
+def cancel_request(task_id: int, *, using: str, together: bool = False, now: Now = None) -> bool:
     """
     Cancel a task that has yet to run, or ask the one who runs it to stop.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -31,12 +30,11 @@ from ..tasks.revise import replace
 from ..tasks.steer import UNMET, refuse, seen_task
 from ..tasks.steps import keep
 from ..tasks.submit import stored_before
-from ..values import Lease, Parent, Submission, Wait
+from ..values import Ids, Lease, Now, Parent, Submission, Wait
 from .batches import When, refuse_ended_batch, share
 from .graph import Edge, insert, refuse_circle, take_turn
 
-Submit = Callable[..., dict[tuple[str, str], int]]
-Ids = Mapping[tuple[str, str], int]
+Submit = Callable[..., Ids]
 
 LOOKS = 3
 
@@ -51,8 +49,8 @@ def submit_linked(
     *,
     using: str,
     batch: int | None = None,
-    now: datetime | None = None,
-) -> dict[tuple[str, str], int]:
+    now: Now = None,
+) -> Ids:
     """
     Store tasks by ``submit``, which wait for others, have tags or are members of a batch; return
     what that does.
@@ -95,9 +93,7 @@ def followed(submissions: Sequence[Submission], batch: int | None) -> list[Submi
     ]
 
 
-def replace_linked(
-    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
-) -> dict[tuple[str, str], int]:
+def replace_linked(submissions: Sequence[Submission], *, using: str, now: Now = None) -> Ids:
     """
     Do what replace() does with tasks that wait for others or have tags.
 
@@ -115,7 +111,7 @@ def replace_linked(
 class FoundParents(NamedTuple):
     """Ids of parents by queue and key, and those of all that have finished; of batches, ended."""
 
-    ids: dict[tuple[str, str], int]
+    ids: Ids
     finished: set[int]
     ended: set[int]
 
@@ -275,9 +271,7 @@ def leave_joins(lease: Lease, *, using: str) -> None:
 
 
 @retry_transaction
-def end_join(
-    lease: Lease, wait: Wait, ends: str, *, using: str, now: datetime | None = None
-) -> None:
+def end_join(lease: Lease, wait: Wait, ends: str, *, using: str, now: Now = None) -> None:
     """
     Keep how tasks have ended that a held task joins: it waits for them no longer.
 

@@ -6,7 +6,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple, cast
 
@@ -14,11 +13,11 @@ from django_perfectqueue.lib.stored_json import names_in
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated, learn
-from ..database.dialects.base import Entry
+from ..database.dialects.base import Entry, cases
 from ..database.transaction import Session
 from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
-from ..values import Lease
+from ..values import Lease, Now
 
 MOST_KNOWN = 10_000
 # Of how many accounts with the last finish tags the rows are ever read.
@@ -114,19 +113,9 @@ class Charge:
         self.least_cost = max(self.least_cost, other.least_cost)
 
     def entry(self, account: int, *, short: bool = False) -> Entry:
+        sums = self.running, self.lost, self.seconds, self.advance
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
-        return Entry(
-            account=account,
-            running=self.running,
-            lost=self.lost,
-            seconds=self.seconds,
-            advance=self.advance,
-            mean=mean,
-            keep=MEMORY**self.runs,
-            served=self.served,
-            finish_tag=self.finish_tag,
-            short=short,
-        )
+        return Entry(account, *sums, mean, MEMORY**self.runs, self.served, self.finish_tag, short)
 
 
 # The account of a ticket.
@@ -179,7 +168,7 @@ class Accounts:
     since. ``yielded`` has the lanes of tasks that have yielded.
     """
 
-    now: datetime | None = None
+    now: Now = None
     lanes: dict[int, Charge] = field(default_factory=dict)
     limited: dict[int, LaneOwner | None] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)
@@ -395,5 +384,4 @@ def raise_costs(db: Session, least: Mapping[int, float]) -> None:
 
 def case_of(values: Mapping[int, float]) -> str:
     """Return the SQL of one value for each row, by its id."""
-    cases = [f"WHEN {id_} THEN {value!r}" for id_, value in sorted(values.items())]
-    return f'CASE "id" {" ".join(cases)} END'
+    return f'CASE "id" {cases(sorted(values.items()))} END'

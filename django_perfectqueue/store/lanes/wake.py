@@ -17,6 +17,7 @@ from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasu
 from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
+from ..values import Now
 from .accounts import LAST, OPEN
 from .shares import COLUMNS, Share, chosen, look_again
 
@@ -164,7 +165,7 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
     return list(owners.values())
 
 
-def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
+def wake(db: Session, owners: list[Owner], now: Now) -> int:
     """
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
@@ -215,7 +216,7 @@ def wake(db: Session, owners: list[Owner], now: datetime | None) -> int:
     return len(owners)
 
 
-def write_accounts(db: Session, accounts: Sequence[Columns], now: datetime | None) -> None:
+def write_accounts(db: Session, accounts: Sequence[Columns], now: Now) -> None:
     """
     Make or wake accounts, in the order of their ids; lock them even where nothing changes.
 
@@ -237,7 +238,7 @@ def write_accounts(db: Session, accounts: Sequence[Columns], now: datetime | Non
     write(db, "perfectqueue_account", accounts, changes, where, now)
 
 
-def write_lanes(db: Session, owners: Sequence[Owner], now: datetime | None) -> None:
+def write_lanes(db: Session, owners: Sequence[Owner], now: Now) -> None:
     """Make or wake lanes behind limits; who calls has locked their accounts."""
     lanes: list[Columns] = [
         {
@@ -261,7 +262,7 @@ def write(
     rows: Sequence[Columns],
     changes: Mapping[str, str],
     where: str,
-    now: datetime | None,
+    now: Now,
 ) -> None:
     """Insert rows, and change those that are there already as it says."""
     rows = sorted(rows, key=itemgetter("id"))

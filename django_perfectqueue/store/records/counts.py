@@ -11,6 +11,7 @@ from django_perfectqueue.models import PARKED_FROM, UNFINISHED
 
 from ..arithmetic.rate_limit import families, governing
 from ..database.transaction import reading
+from ..values import Now
 
 QUEUES = 50
 COUNTED = 10_000
@@ -114,7 +115,7 @@ class Counts:
     late_schedules: int = 0
 
 
-def names(*, using: str, now: datetime | None = None) -> Names:
+def names(*, using: str, now: Now = None) -> Names:
     found: dict[str, list[str]] = {"queue": [], "paused": [], "open": [], "now": []}
     with reading(using) as db:
         values = {"most": QUEUES, "latest": LATEST}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from weakref import WeakKeyDictionary
 
 from django.db import connections
@@ -15,6 +14,7 @@ from django_perfectqueue.models import BatchMember, DependencyEvent, Outcome
 from django_perfectqueue.models.batch import SEQUENCE
 
 from ..database.transaction import Session, reading, retry_transaction, shared_operations
+from ..values import Now
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -172,7 +172,7 @@ class Follow:
         act(self.work, using=self.using)
 
 
-def follow(*, using: str, now: datetime | None = None) -> int:
+def follow(*, using: str, now: Now = None) -> int:
     """Act on the events and counts that are there, if any; return how many."""
     everything = Work(events=True, batches=None, debounced=None)
     return act(everything, using=using, now=now) if are_some(using=using) else 0
@@ -184,7 +184,7 @@ def are_some(*, using: str) -> bool:
         return any(db.execute(ANY).fetchone())
 
 
-def act(work: Work, *, using: str, now: datetime | None = None) -> int:
+def act(work: Work, *, using: str, now: Now = None) -> int:
     with shared_operations():
         return sum(follower(work, using=using, now=now) for follower in followers)
 

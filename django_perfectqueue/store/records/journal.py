@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import connections
@@ -13,6 +13,7 @@ from django_perfectqueue.models import CHANGES, UNSEEN, Change, Tag, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import MOST_TAGS
 
+from ..database.dialects.base import in_parts
 from ..database.transaction import (
     Session,
     in_transaction,
@@ -21,7 +22,7 @@ from ..database.transaction import (
     retry_transaction,
     timely,
 )
-from ..values import Note, Submission, as_text
+from ..values import Note, Now, Submission, as_text
 
 ROWS, CHARACTERS = 100, 500_000
 LONGEST_ESCAPE = 10
@@ -45,7 +46,7 @@ FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 
 
 @retry_transaction
-def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
+def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None:
     """
     Write what attempts have reported, in place of their earlier reports.
 
@@ -56,26 +57,12 @@ def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = N
     lasting = is_callers(connections[using])
     with reading(using) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
-        for some in in_statements(ordered):
+        for some in in_parts(ordered, [len(note.lines) for note in ordered], CHARACTERS, ROWS):
             write(db, some, lasting=lasting, now=now)
         forget_old(db, ordered)
 
 
-def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
-    """Yield the notes in lists, each short enough for one statement."""
-    some: list[Note] = []
-    room = CHARACTERS
-    for note in notes:
-        if some and (len(some) == ROWS or len(note.lines) > room):
-            yield some
-            some, room = [], CHARACTERS
-        some.append(note)
-        room -= len(note.lines)
-    if some:
-        yield some
-
-
-def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: datetime | None) -> None:
+def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> None:
     rows = " UNION ALL ".join(map(row, range(len(notes)), notes))
     more = "" if lasting else db.dialect.asynchronous_commit
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
@@ -206,12 +193,7 @@ RENEWED = ("states_text", "leaving", "problem", "seen_at", "drifted_at")
 
 @retry_transaction
 def register(
-    worker: Worker,
-    *,
-    using: str,
-    age: float = 0.0,
-    drifted: float | None = None,
-    now: datetime | None = None,
+    worker: Worker, *, using: str, age: float = 0.0, drifted: float | None = None, now: Now = None
 ) -> None:
     """
     Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.

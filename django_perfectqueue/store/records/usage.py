@@ -16,6 +16,7 @@ from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
 from ..database.transaction import Session, in_transaction, is_callers, reading, retry_transaction
+from ..values import Now
 
 MOST_ROWS = 1_000
 MOST_TYPES = 200
@@ -157,7 +158,7 @@ def count_endings(
 Tallies = Mapping[UsageKey, Tally]
 
 
-def clock(*, using: str, now: datetime | None = None) -> datetime:
+def clock(*, using: str, now: Now = None) -> datetime:
     """Return the time of the database server."""
     with reading(using) as db:
         return db.dialect.moment(db.execute(CLOCK, now=now).fetchone()[0])
@@ -215,7 +216,7 @@ def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
 
 
 @retry_transaction
-def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_ROWS) -> int:
+def note_waiting(*, using: str, now: Now = None, limit: int = MOST_ROWS) -> int:
     """
     Note in the present minute who has tasks waiting, and what for; return how many lanes that is.
 

@@ -17,6 +17,7 @@ from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
+from ..values import Now
 from . import usage
 
 USERS, ALL_MINUTES = Q(type=""), Q(span=Bucket.MINUTE, type__gte="")
@@ -188,7 +189,7 @@ WHERE "id" > %(after)s AND "id" <= %(until)s GROUP BY "queue"
 
 
 @retry_transaction
-def count_submitted(upto: int, *, using: str, now: datetime | None = None) -> int:
+def count_submitted(upto: int, *, using: str, now: Now = None) -> int:
     """
     Count by queue the tasks stored with an id up to this one and not counted yet; return the
     newest id.
@@ -234,7 +235,7 @@ def stored(db: Session, after: int, until: int) -> dict[usage.UsageKey, usage.Ta
     }
 
 
-def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> None:
+def roll_up(*, using: str, keep: float | None, now: Now = None) -> None:
     """
     Move minutes to their hours, some at a time, and delete old hours.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import NamedTuple
 
 from django_perfectqueue import signals
@@ -13,13 +12,13 @@ from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome, State, Step
 
-from ..database.dialects.base import FinishReport
+from ..database.dialects.base import FinishReport, cases
 from ..database.transaction import Session, in_transaction, retry_transaction
 from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..leases import ending_of
 from ..notify.ring import announce, announce_ids
 from ..records.dependency_events import note_ended
-from ..values import Completion, Failure, Lease, Wait, as_text
+from ..values import Completion, Failure, Lease, Now, Wait, as_text
 
 MOST_COUNTED = 32_767
 
@@ -143,12 +142,7 @@ class EndedAttempt:
 
 
 def add_dead_letters(
-    db: Session,
-    ended: Sequence[EndedAttempt],
-    status: Outcome,
-    why: Failure,
-    *,
-    now: datetime | None,
+    db: Session, ended: Sequence[EndedAttempt], status: Outcome, why: Failure, *, now: Now
 ) -> None:
     """
     End tasks that have not finished: delete their tickets, and write dead letters.
@@ -173,12 +167,8 @@ def add_dead_letters(
     db.unanswered.execute(BURY, values, now=now, rows=rows)
 
 
-def cases(values: Iterable[tuple[int, int]]) -> str:
-    return " ".join([f"WHEN {int(key)} THEN {int(value)}" for key, value in values])
-
-
 def record(
-    db: Session, ended: EndedAttempt, ending: Attempt.Ending, why: Failure, *, now: datetime | None
+    db: Session, ended: EndedAttempt, ending: Attempt.Ending, why: Failure, *, now: Now
 ) -> None:
     """Write how an attempt ended that did not finish its task."""
     values = {
@@ -208,7 +198,7 @@ def omit(db: Session, task_id: int, keep: int) -> None:
             db.execute(statement, {**values, "next": left[0][0]}, ids=ids)
 
 
-def expire(db: Session, accounts: Accounts, lease: Lease, *, now: datetime | None) -> None:
+def expire(db: Session, accounts: Accounts, lease: Lease, *, now: Now) -> None:
     """End a task that was taken too late to be run."""
     add_dead_letters(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
@@ -222,7 +212,7 @@ def leave(
     *,
     wait: float | None = None,
     opens: Wait | None = None,
-    now: datetime | None = None,
+    now: Now = None,
 ) -> None:
     """
     Take tasks from their holder, as their attempts have ended.
@@ -326,7 +316,7 @@ def wait_after_crash(crashes: int) -> float:
 
 @retry_transaction
 def finish(
-    completions: Sequence[Completion], *, using: str, worker: str = "", now: datetime | None = None
+    completions: Sequence[Completion], *, using: str, worker: str = "", now: Now = None
 ) -> list[Completion]:
     """
     Close tasks in one transaction; return those that were refused.
@@ -343,12 +333,7 @@ def finish(
 
 
 def close(
-    db: Session,
-    accounts: Accounts,
-    completions: Sequence[Completion],
-    *,
-    worker: str,
-    now: datetime | None,
+    db: Session, accounts: Accounts, completions: Sequence[Completion], *, worker: str, now: Now
 ) -> list[Completion]:
     report = FinishReport(worker, time.monotonic(), now)
     each: dict[tuple[int, int], Completion] = {}

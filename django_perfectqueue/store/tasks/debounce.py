@@ -22,7 +22,7 @@ from ..database.transaction import Session, in_transaction, reading, retry_trans
 from ..notify.ring import notify_workers
 from ..records.dependency_events import Work, follow_later, followers
 from ..records.journal import tag_fresh
-from ..values import Debounce, Submission, Unique
+from ..values import Debounce, Now, Submission, Unique
 from .submit import refuse_too_long, submit, until
 from .unique import Holder, Name, look
 
@@ -91,7 +91,7 @@ class Given(NamedTuple):
 
 
 @retry_transaction
-def submit_debounced(tasks: Sequence[Submission], *, using: str, now: datetime | None) -> None:
+def submit_debounced(tasks: Sequence[Submission], *, using: str, now: Now) -> None:
     """
     Append tasks that are to be merged, in the caller's transaction; after its commit they are.
 
@@ -107,7 +107,7 @@ def submit_debounced(tasks: Sequence[Submission], *, using: str, now: datetime |
         follow_later(db.cursor.db, Work(debounced={(task.queue, task.key) for task in tasks}))
 
 
-def merge_debounced(work: Work, *, using: str, now: datetime | None = None) -> int:
+def merge_debounced(work: Work, *, using: str, now: Now = None) -> int:
     """Merge what is appended and committed; return how many names were looked at."""
     names: Collection[Name] | None = work.debounced
     if names is None:
@@ -127,7 +127,7 @@ followers.append(merge_debounced)
 
 
 @retry_transaction
-def merge_some(queue: str, key: str, *, using: str, now: datetime | None) -> bool:
+def merge_some(queue: str, key: str, *, using: str, now: Now) -> bool:
     """Merge submits of a key into one run; return whether some may be left."""
     with in_transaction(using, apart=True) as db:
         if not (given := waiting(db, queue, key)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db import IntegrityError
 
@@ -24,7 +23,7 @@ from ..limits.meters import lane_behind
 from ..notify.ring import notify_workers
 from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..records.journal import sign
-from ..values import Submission
+from ..values import Ids, Now, Submission
 from .close import lock_tickets
 from .park import forget_story
 from .steer import FIND, SeenTask, done_before, refuse
@@ -160,9 +159,7 @@ FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s
 """
 
 
-def replace(
-    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
-) -> dict[tuple[str, str], int]:
+def replace(submissions: Sequence[Submission], *, using: str, now: Now = None) -> Ids:
     """
     Put tasks in the places of those with their keys, which are forgotten, also in their batches;
     return their ids by queue and key.
@@ -176,10 +173,8 @@ def replace(
 
 
 @retry_remembering_commits
-def replace_now(
-    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
-    fresh: dict[tuple[str, str], int] = {}
+def replace_now(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
+    fresh: Ids = {}
     with in_transaction(using) as db:
         if before := stored_before(db, tries):
             return before
@@ -189,9 +184,7 @@ def replace_now(
     return fresh
 
 
-def replace_one(
-    db: Session, submission: Submission, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
+def replace_one(db: Session, submission: Submission, using: str, now: Now) -> Ids:
     for _repeat in range(REPEATS):
         row = db.execute(REPLACED, {"queue": submission.queue, "key": submission.key}).fetchone()
         if row and row[1]:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.db import Error, connections, transaction
@@ -24,7 +23,7 @@ from ..database.transaction import (
 from ..lanes.accounts import Accounts
 from ..leases import ending_of, lock_lease, lock_leases
 from ..notify.ring import notify_workers
-from ..values import Failure, Lease, Wait
+from ..values import Failure, Lease, Now, Wait
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
 from .steps import open_wait
 
@@ -102,7 +101,7 @@ def settle(
     using: str,
     seconds: float | None = None,
     worker: str = "",
-    now: datetime | None = None,
+    now: Now = None,
 ) -> dict[Lease, str]:
     """
     End attempts, and return the word for each; leases that have passed on are not among them.
@@ -148,7 +147,7 @@ def write(
     *,
     worker: str,
     seconds: float | None,
-    now: datetime | None,
+    now: Now,
 ) -> None:
     """Write the rows of attempts that end, each with its word."""
     more = int(ending.outcome == Outcome.FAILED)
@@ -284,12 +283,7 @@ UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(tas
 
 @retry_transaction
 def update_payload(
-    lease: Lease,
-    payload: str,
-    *,
-    alive_time: float,
-    using: str,
-    now: datetime | None = None,
+    lease: Lease, payload: str, *, alive_time: float, using: str, now: Now = None
 ) -> Lease:
     """
     Write a held task's payload, and renew its lease; return the lease as it is then.

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from django.db import connections, transaction
@@ -23,7 +22,7 @@ from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task,
 from django_perfectqueue.models.batch import SEQUENCE
 
 from ..arithmetic.rate_limit import split
-from ..database.dialects.base import TICKET_COLUMNS
+from ..database.dialects.base import TICKET_COLUMNS, cases
 from ..database.transaction import (
     Session,
     Tries,
@@ -36,7 +35,8 @@ from ..lanes.wake import wake_sleeping
 from ..limits.meters import lane_behind
 from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
-from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, cases, lock_tickets
+from ..values import Now
+from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, lock_tickets
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
@@ -78,9 +78,7 @@ def find(queue: str, key: str, *, using: str) -> int:
 
 
 @retry_remembering_commits
-def force_finish(
-    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
-) -> set[int]:
+def force_finish(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) -> set[int]:
     """
     Close tasks as finished, also those that are held: their holders' next writes are refused.
 
@@ -130,7 +128,7 @@ def tried(tries: Tries, ids: Collection[int]) -> set[int]:
 
 @retry_remembering_commits
 def cancel_now(
-    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
+    tries: Tries, ids: Collection[int], *, using: str, now: Now = None
 ) -> dict[int, bool]:
     """
     Cancel tasks that have yet to run, and ask the holders of others to stop, in one
@@ -157,7 +155,7 @@ def cancel_now(
     return done
 
 
-def cancel_each(ids: Sequence[int], *, using: str, now: datetime | None = None) -> dict[int, bool]:
+def cancel_each(ids: Sequence[int], *, using: str, now: Now = None) -> dict[int, bool]:
     """
     Do what cancel_now() does, a chunk at a time. In a transaction of the caller's that is done
     after the commit, and none is cancelled yet.
@@ -173,9 +171,7 @@ def cancel_each(ids: Sequence[int], *, using: str, now: datetime | None = None) 
 
 
 @retry_remembering_commits
-def retry(
-    tries: Tries, ids: Collection[int], *, using: str, now: datetime | None = None
-) -> set[int]:
+def retry(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) -> set[int]:
     """
     Put failed, cancelled or expired tasks back in their lines, and hasten those that wait for
     their time; return which.
@@ -192,9 +188,7 @@ def retry(
     return done
 
 
-def retry_dead(
-    db: Session, ids: Collection[int], using: str, now: datetime | None
-) -> dict[int, str]:
+def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[int, str]:
     """Put tasks that ended without finishing back; return those, each with its queue."""
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
@@ -260,7 +254,7 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     return children, followed
 
 
-def make_due_now(db: Session, ids: Collection[int], using: str, now: datetime | None) -> set[int]:
+def make_due_now(db: Session, ids: Collection[int], using: str, now: Now) -> set[int]:
     """Make due those of these tasks that wait for their time; return which."""
     tickets = lock_tickets(db, ids)
     waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}

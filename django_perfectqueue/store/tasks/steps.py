@@ -23,7 +23,7 @@ from ..database.transaction import (
 from ..leases import lock_lease
 from ..notify.ring import notify_workers
 from ..records.dependency_events import note
-from ..values import Lease, Wait
+from ..values import Lease, Now, Wait
 
 KEEP = """
 INSERT INTO "perfectqueue_step" ("task_id", "kind", "name", "result", "kept_at", "until")
@@ -59,9 +59,7 @@ SELECT "key", "outcome", ({SIGNAL}), (
 """
 
 
-def keep(
-    db: Session, lease: Lease, wait: Wait, result: str, *changed: str, now: datetime | None
-) -> None:
+def keep(db: Session, lease: Lease, wait: Wait, result: str, *changed: str, now: Now) -> None:
     """Write a row of a held task; where it is there, change these columns of it."""
     values: dict[str, Any] = {
         "task_id": lease.task_id,
@@ -118,7 +116,7 @@ def copy_steps(task: Task, to: int, before: str, *, using: str) -> None:
 # row, too; each of both commits appends an event, so the fold sees both after the later one.
 
 
-def open_wait(db: Session, lease: Lease, wait: Wait, now: datetime | None) -> None:
+def open_wait(db: Session, lease: Lease, wait: Wait, now: Now) -> None:
     """Write the row of a wait, open; the newest one of a task says what it waits for."""
     if wait.id is not None:
         db.dialect.delete(db.cursor, "perfectqueue_step", [wait.id])
@@ -129,7 +127,7 @@ def open_wait(db: Session, lease: Lease, wait: Wait, now: datetime | None) -> No
 
 @retry_transaction
 def look_for_signal(
-    task_id: int, name: str, *, using: str, now: datetime | None = None
+    task_id: int, name: str, *, using: str, now: Now = None
 ) -> tuple[datetime, str | None]:
     """Return the server's time, and the data of a signal that is there, as they are stored."""
     with reading(using) as db:
@@ -138,9 +136,7 @@ def look_for_signal(
 
 
 @retry_transaction
-def time_out(
-    lease: Lease, wait: Wait, nothing: str, *, using: str, now: datetime | None = None
-) -> str:
+def time_out(lease: Lease, wait: Wait, nothing: str, *, using: str, now: Now = None) -> str:
     """
     Return what ends a wait whose time is over: the data of its signal, or else ``nothing``,
     which is then kept: a signal that is committed later changes it no more.
@@ -158,7 +154,7 @@ def time_out(
 
 @retry_remembering_commits
 def signal(
-    tries: Tries, task_id: int, name: str, data: str, *, using: str, now: datetime | None = None
+    tries: Tries, task_id: int, name: str, data: str, *, using: str, now: Now = None
 ) -> bool:
     """
     Write a signal to a task; return False where it has one of that name, which stays.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import cast
 
 from django.db import Error, IntegrityError, connections, transaction
@@ -29,9 +29,9 @@ from ..database.transaction import (
 )
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import announce, message_of, notify_workers
-from ..values import Chunk, Moment, Stored, Submission, new_token
+from ..values import Chunk, Ids, Moment, Now, Stored, Submission, new_token
 
-Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[str, str], int]]
+Insert = Callable[[Cursor, Sequence[Submission], Now], Ids]
 
 CHUNK = 1000
 CHUNK_LETTERS = 4 * 1024 * 1024
@@ -54,9 +54,7 @@ WHERE "task"."queue" = %(queue)s AND "task"."key" = %(key)s AND (
 STORED_BEFORE = 'SELECT "queue", "key", "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
-def submit(
-    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
-) -> dict[tuple[str, str], int]:
+def submit(submissions: Sequence[Submission], *, using: str, now: Now = None) -> Ids:
     """
     Store tasks; return the ids of those whose key was free, by queue and key.
 
@@ -73,7 +71,7 @@ def submit(
     return fresh
 
 
-def submit_alone(task: Submission, *, using: str) -> dict[tuple[str, str], int]:
+def submit_alone(task: Submission, *, using: str) -> Ids:
     """Store one task, and let its workers know, by one round trip."""
     wait = 0.0 if task.run_at is None else until(task.run_at, None)
     task_id, notified = store_alone(task, message_of(task.queue, wait), using=using)
@@ -87,9 +85,7 @@ def submit_alone(task: Submission, *, using: str) -> dict[tuple[str, str], int]:
     return fresh
 
 
-def submit_all(
-    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
-) -> dict[tuple[str, str], int]:
+def submit_all(submissions: Sequence[Submission], *, using: str, now: Now = None) -> Ids:
     """
     Store tasks, or none of them; return what submit() does.
 
@@ -117,11 +113,7 @@ def taken(queue: str, *keys: str) -> AlreadyExistsError:
 
 
 def notify(
-    submissions: Sequence[Submission],
-    fresh: Mapping[tuple[str, str], int],
-    *,
-    using: str,
-    now: datetime | None,
+    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str, now: Now
 ) -> None:
     """
     Announce the tasks that were stored, and let their workers know when the first is due.
@@ -148,16 +140,14 @@ def notify(
         notify_workers(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
 
 
-def until(starts: Moment, now: datetime | None) -> float:
+def until(starts: Moment, now: Now) -> float:
     """Return in how many seconds a time comes, or 0 where it has."""
     wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
     return max(0.0, wait.total_seconds())
 
 
 @retry_remembering_commits
-def store_free(
-    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
+def store_free(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     with in_transaction(using) as db:
         return store_some(db, db.dialect.submit, tries, submissions, now)
 
@@ -200,7 +190,7 @@ def by_token(db: Session, task: Submission, tokens: list[int]) -> int | None:
     return row[0] if row else None
 
 
-def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
+def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
     """
     Have the server begin with a full list of tasks, which must go to submit_all() next; return
     whether it has.
@@ -216,14 +206,12 @@ def send_ahead(tasks: Chunk, *, using: str, now: datetime | None) -> bool:
 
 
 @retry_remembering_commits
-def store_all(
-    tries: Tries, submissions: Sequence[Submission], *, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
+def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     # Most often all keys are free, and not to look at each costs less.
     with suppress(IntegrityError):
         if isinstance(submissions, Chunk) and (ahead := submissions.ahead):
             submissions.ahead = None
-            return cast("dict[tuple[str, str], int]", ahead.arrival(tries))
+            return cast("Ids", ahead.arrival(tries))
         if not tries:
             with in_transaction(using, apart=True) as db:
                 fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
@@ -238,12 +226,8 @@ def store_all(
 
 
 def store_some(
-    db: Session,
-    insert: Insert,
-    tries: Tries,
-    submissions: Sequence[Submission],
-    now: datetime | None,
-) -> dict[tuple[str, str], int]:
+    db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission], now: Now
+) -> Ids:
     first: dict[tuple[str, str], Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
@@ -263,7 +247,7 @@ def refuse_too_long(db: Session, key: str, payload: str) -> None:
         raise InvalidTaskError(f"The data of task '{key}' can't be stored: {why}.")
 
 
-def stored_before(db: Session, tries: Tries) -> dict[tuple[str, str], int]:
+def stored_before(db: Session, tries: Tries) -> Ids:
     """Return what earlier tries have stored, by ids that were drawn for these alone."""
     if not tries:
         return {}

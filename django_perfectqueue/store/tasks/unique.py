@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError
 
 from ..database.dialects.base import Row
 from ..database.transaction import REPEATS, Session, reading, retry_transaction
-from ..values import Submission, Unique
+from ..values import Now, Submission, Unique
 from .submit import taken
 
 Name = tuple[str, str]
@@ -72,12 +71,7 @@ class Holder(NamedTuple):
 
 
 def submit_unique(
-    submit: Submit,
-    submissions: Sequence[Submission],
-    *,
-    all_or_none: bool,
-    using: str,
-    now: datetime | None,
+    submit: Submit, submissions: Sequence[Submission], *, all_or_none: bool, using: str, now: Now
 ) -> tuple[dict[Name, int], dict[Name, str]]:
     """
     Store tasks by ``submit``, those that are unique under keys that are free.
@@ -132,11 +126,7 @@ def submit_unique(
 
 @retry_transaction
 def newest(
-    submissions: Sequence[Submission],
-    seen: Mapping[Name, str],
-    *,
-    using: str,
-    now: datetime | None,
+    submissions: Sequence[Submission], seen: Mapping[Name, str], *, using: str, now: Now
 ) -> dict[Name, Holder]:
     """Return the newest tasks of the names of those that are unique."""
     uniques = {
@@ -165,7 +155,7 @@ def look(
     db: Session,
     uniques: Mapping[Name, Unique],
     seen: Mapping[Name, str],
-    now: datetime | None,
+    now: Now,
     clause: str = "",
 ) -> list[Row]:
     """Return what NEWEST finds of some names; of each the newest comes last."""

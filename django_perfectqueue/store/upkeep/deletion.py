@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import NoReturn
@@ -31,6 +30,7 @@ from ..records.dependency_events import EARLY, counts_without, note, note_counts
 from ..tasks.close import lock_tickets
 from ..tasks.park import forget_story, forget_tasks
 from ..tasks.steer import seen_task
+from ..values import Now
 
 BATCH = 1000
 COUNTED = 10_000
@@ -172,7 +172,7 @@ def purgeable(
     over: Mapping[str, int] = NOTHING,
     only: Mapping[str, str] = NOTHING,
     limit: int = BATCH,
-    now: datetime | None = None,
+    now: Now = None,
 ) -> Swept:
     """
     Look at up to ``limit`` tasks behind an id for those whose time has passed.

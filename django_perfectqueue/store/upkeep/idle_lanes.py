@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
 
 from django.db.models import Exists, OuterRef, Q
@@ -17,6 +16,7 @@ from ..lanes.accounts import LAST
 from ..lanes.shares import correct_shares
 from ..lanes.wake import floor
 from ..limits.meters import locked
+from ..values import Now
 
 BATCH = 500
 # In seconds. Who takes tasks reads a lane first and counts them in it last, without a lock
@@ -49,7 +49,7 @@ MODELS = (Account, Lane)
 
 @retry_transaction
 def forget_lanes(
-    after: int, *, using: str, limit: int = BATCH, idle: float = IDLE, now: datetime | None = None
+    after: int, *, using: str, limit: int = BATCH, idle: float = IDLE, now: Now = None
 ) -> int | None:
     """
     Look at so many accounts, and lanes behind limits, with greater ids, and delete those that
@@ -81,7 +81,7 @@ def forget_lanes(
     return known[-1] if len(known) == limit else None
 
 
-def idle_rows(db: Session, ids: list[int], idle: float, now: datetime | None) -> list[int]:
+def idle_rows(db: Session, ids: list[int], idle: float, now: Now) -> list[int]:
     """Return those of these rows that nobody needs."""
     if not ids:
         return []

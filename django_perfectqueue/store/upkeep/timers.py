@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from datetime import datetime
 
 from django.db import connections
 
@@ -20,7 +19,7 @@ from ..limits.holds import FIRST_ID, SHUT, open_all_shut
 from ..notify.ring import notify_workers
 from ..records.dependency_events import follow, follow_uncommitted
 from ..tasks import close
-from ..values import Watermarks
+from ..values import Now, Watermarks
 
 BATCH = 500
 MOST = 4 * BATCH
@@ -64,7 +63,7 @@ LIMIT %(limit)s
 FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 
-def fire_timers(marks: Watermarks, *, using: str, now: datetime | None) -> int:
+def fire_timers(marks: Watermarks, *, using: str, now: Now) -> int:
     """
     Admit scheduled tasks and take back lapsed leases, so much of it and no more; return how many.
     """
@@ -83,7 +82,7 @@ def fire_timers(marks: Watermarks, *, using: str, now: datetime | None) -> int:
 
 
 @retry_transaction
-def are_due(marks: Watermarks, *, using: str, now: datetime | None) -> tuple[bool, bool]:
+def are_due(marks: Watermarks, *, using: str, now: Now) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
     with reading(using) as db:
         began = time.monotonic()
@@ -107,7 +106,7 @@ def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> Non
 
 
 @retry_transaction
-def fire_batch(marks: Watermarks, *, using: str, now: datetime | None) -> int:
+def fire_batch(marks: Watermarks, *, using: str, now: Now) -> int:
     lasting = is_callers(connections[using])
     with in_transaction(using) as db:
         more = "" if lasting else db.dialect.asynchronous_commit
@@ -224,7 +223,7 @@ def give_back(
     alive_time: float,
     loss: close.Loss,
     keep: Collection[tuple[int, int]] = (),
-    now: datetime | None = None,
+    now: Now = None,
 ) -> int:
     """
     Take tasks from their holder, so that others may acquire them; return how many.

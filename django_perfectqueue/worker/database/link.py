@@ -18,6 +18,7 @@ from django.db.backends.signals import connection_created
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.payload.context import STARS
+from django_perfectqueue.store.database.transaction import drop
 
 from ..process.signals import Wakeup
 from ..shared.status import Outage
@@ -309,10 +310,7 @@ def discard(link: BaseDatabaseWrapper) -> None:
     link.needs_rollback = False
     link.savepoint_ids = []
     link.run_on_commit = []
-    try:
-        link.close()
-    except Error:
-        link.connection = None
+    drop(link)
 
 
 # Connection settings of a worker: a connect timeout and TCP keepalives.

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
@@ -63,6 +64,13 @@ class Feeder:
         self.orders = orders(self.options.QUEUE_ORDER, self.plan.queues)
         self.weights_at = 0.0
         self.marks = Watermarks()
+        self.request = partial(
+            ClaimRequest,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.resources.holder,
+            using=self.plan.using,
+            marks=self.marks,
+        )
         self.rested = self.found_few = False
         self.failed = self.cut_off = False
         self.looks = self.requested = 0
@@ -286,15 +294,7 @@ class Feeder:
         """After idling, take a single task by the fast path."""
         if self.completions.waiting or len(self.plan.queues) > 1 or self.status.kept:
             return []
-        request = ClaimRequest(
-            queues=self.plan.queues,
-            limit=limit,
-            alive_time=self.options.ALIVE_TIME,
-            holder=self.resources.holder,
-            using=self.plan.using,
-            marks=self.marks,
-        )
-        return store.take_alone(request)
+        return store.take_alone(self.request(queues=self.plan.queues, limit=limit))
 
     def take_in_order(self, limit: int) -> list[store.Lease]:
         """Take tasks in fair order; write completions in the same transaction."""
@@ -310,16 +310,12 @@ class Feeder:
         crowd = self.state.crowd
         if crowd.processors:
             crowd.look(now)
-        request = ClaimRequest(
+        request = self.request(
             queues=order,
             limit=limit,
-            alive_time=self.options.ALIVE_TIME,
-            holder=self.resources.holder,
-            using=self.plan.using,
             serial=self.hand.places == 1 or limit > len(self.hand.free),
             processors=crowd.processors,
             overrun=crowd.overrun,
-            marks=self.marks,
             costs=self.costs() if self.status.kept else None,
         )
         with self.completions.batch() as (done, refused):

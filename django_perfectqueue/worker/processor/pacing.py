@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from math import inf
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import Options
@@ -90,7 +91,7 @@ class Prefetch:
         Then tasks are suddenly longer than before. The rest of the batch is released, so that
         free processors take it, in the order of that moment.
         """
-        return began + SPAN * TOO_FAR if self.fixed is None else float("inf")
+        return began + SPAN * TOO_FAR if self.fixed is None else inf
 
     def may_be_long(self, type_: str) -> bool:
         """Return whether a task of this type may delay the completions before it."""
@@ -116,25 +117,23 @@ class Recycling:
     """
 
     def __init__(self, options: Options) -> None:
-        age, memory = options.RECYCLE.get("age"), options.RECYCLE.get("memory")
+        given = options.RECYCLE
         self.born = time.monotonic()
-        self.age = None if age is None else age * random.uniform(EARLIEST, 1.0)  # noqa: S311
-        self.memory = (
-            None if memory is None else memory * MIB * random.uniform(EARLIEST, 1.0)  # noqa: S311
-        )
+        self.age = given.get("age", inf) * random.uniform(EARLIEST, 1.0)  # noqa: S311
+        self.memory = given.get("memory", inf) * MIB * random.uniform(EARLIEST, 1.0)  # noqa: S311
         self.look_at = self.born + INTERVAL
         self.due = False
 
     def is_due(self) -> bool:
         """Return whether the processor must be replaced; its memory is read once a second."""
-        if self.due or (self.age is None and self.memory is None):
+        if self.due or self.age == self.memory == inf:
             return self.due
         now = time.monotonic()
         self.due = self.is_too_old(now) or self.is_too_large(now)
         return self.due
 
     def is_too_old(self, now: float) -> bool:
-        if self.age is None or now - self.born < self.age:
+        if now - self.born < self.age:
             return False
         processor_logger.info(
             "A processor is old; it is replaced. pid=%s seconds=%.0f", os.getpid(), self.age
@@ -142,7 +141,7 @@ class Recycling:
         return True
 
     def is_too_large(self, now: float) -> bool:
-        if self.memory is None or now < self.look_at:
+        if self.memory == inf or now < self.look_at:
             return False
         self.look_at = now + INTERVAL
         size = resident()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Chunk, Completion, Submission
+from ...values import Chunk, Completion, Ids, Now, Submission
+
+T = TypeVar("T")
 
 Row = tuple[Any, ...]
 # The waiting tickets of an account's plain lane. One that is committed between this statement and
@@ -78,7 +81,7 @@ class FinishReport(NamedTuple):
 
     worker: str
     monotonic: float
-    now: datetime | None
+    now: Now
 
 
 # By the fences of leases whose tickets were closed who follows them, and how many seconds their
@@ -225,14 +228,10 @@ class Dialect(ABC):
         return Problem.OTHER
 
     @abstractmethod
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
-    def submit_free(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit_free(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
@@ -277,14 +276,14 @@ class Dialect(ABC):
         return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
     @abstractmethod
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         """
         Write to accounts in the order of their ids; return how many fell asleep, or None where
         the statement does not say it.
         """
 
     def insert_new(
-        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: Now
     ) -> int | None:
         """Insert one row; return its id, or None where its unique key is there already."""
         statement = f'{insert} ON CONFLICT DO NOTHING RETURNING "id"'
@@ -327,7 +326,7 @@ class Dialect(ABC):
         sql: str,
         parameters: Mapping[str, object] | None = None,
         *,
-        now: datetime | None = None,
+        now: Now = None,
         after: Mapping[str, float | None] | None = None,
     ) -> Cursor:
         """
@@ -347,7 +346,7 @@ class Dialect(ABC):
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
+    def after(self, name: str, seconds: float | None, now: Now) -> tuple[str, object]:
         """Return the SQL and the parameter of a time so many seconds from now."""
         return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
 
@@ -441,6 +440,27 @@ def naive(moment: datetime) -> datetime:
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the inside of an IN list."""
     return ", ".join([str(int(value)) for value in values]) or "NULL"
+
+
+def cases(values: Iterable[tuple[int, float]]) -> str:
+    """Return numbers by others, such as ids, as the inside of a CASE."""
+    return " ".join([f"WHEN {int(key)} THEN {value!r}" for key, value in values])
+
+
+def in_parts(
+    items: Iterable[T], sizes: Iterable[int], most: int, count: float = inf
+) -> Iterator[list[T]]:
+    """Yield items in lists of so many, none larger than the most but for an item that is."""
+    part: list[T] = []
+    total = 0
+    for item, own in zip(items, sizes, strict=True):
+        if part and (len(part) == count or total + own > most):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += own
+    if part:
+        yield part
 
 
 # What may ail a database.

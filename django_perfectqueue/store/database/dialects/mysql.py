@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from itertools import islice
@@ -13,8 +13,8 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Completion
-from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, naive, numbers
+from ...values import Completion, Now
+from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, in_parts, naive, numbers
 from .mysql_server import MySQLErrors, begun_with_first, committed, filled_for, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
 from .packet import unanswered
@@ -186,7 +186,9 @@ class MySQL(MySQLErrors, MySQLSubmit):
             return {}
         closed = [done.lease.task_id for done in written]
         self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
-        for some in in_packets(written, self.packet(cursor, written)):
+        # The server closes the connection at a larger statement.
+        sizes = [escaped_length(done.result) if done.result else 0 for done in written]
+        for some in in_parts(written, sizes, self.packet(cursor, written)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
@@ -225,7 +227,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         given = " UNION ALL ".join(
             "SELECT " + ", ".join([f'{v!r} AS "{name}"' for name, v in entry._asdict().items()])
             for entry in entries
@@ -236,21 +238,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
             return 0
         doze = DOZE.replace("{accounts}", numbers(short))
         return int(self.execute(cursor, doze, now=now).rowcount)
-
-
-def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:
-    """Yield parts whose results fit into one statement: the server closes at a larger one."""
-    packet: list[Completion] = []
-    length = 0
-    for done in completions:
-        own = escaped_length(done.result) if done.result else 0
-        if packet and length + own > most:
-            yield packet
-            packet, length = [], 0
-        packet.append(done)
-        length += own
-    if packet:
-        yield packet
 
 
 def packet_of(cursor: Cursor) -> int:

@@ -74,40 +74,29 @@ def reads_committed(connection: BaseDatabaseWrapper) -> bool:
 
 DUPLICATE_ENTRY = 1062
 
+# The server shuts down, or MariaDB has killed the connection.
+STOPS = (1053, 1077, 1079, 1080, 1927)
+# It has become a replica.
+READS_ONLY = (1290, 1792, 1836)
+
 LOST = {
     0,  # the driver's own, for a connection that it has closed
     1040,  # too many connections
     1047,  # Galera: the node is not ready
-    1053,  # the server shuts down
-    1077,
-    1079,
-    1080,
-    1152,  # aborted
-    1158,  # network errors, as the server sees them
-    1159,
-    1160,
-    1161,
     1180,  # error during COMMIT: Galera has lost the node
-    1184,
-    1290,  # read-only: the server has become a replica
-    1792,
-    1836,
-    1927,  # MariaDB: killed
-    2002,  # can't connect
-    2003,
-    2005,
-    2006,  # gone away
-    2012,
-    2013,  # lost
-    2055,
     3169,  # MySQL: killed
     4031,  # idle for too long
+    *STOPS,
+    *READS_ONLY,
+    *(1152, 1158, 1159, 1160, 1161, 1184),  # aborted, or network errors as the server sees them
+    *(2002, 2003, 2005),  # can't connect
+    *(2006, 2012, 2013, 2055),  # gone away, or lost
 }
 
 PROBLEMS = {
     **dict.fromkeys((1040, 1203, 1226), Problem.CROWDED),
-    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Problem.STOPPED),
-    **dict.fromkeys((1290, 1792, 1836), Problem.READ_ONLY),
+    **dict.fromkeys(STOPS, Problem.STOPPED),
+    **dict.fromkeys(READS_ONLY, Problem.READ_ONLY),
     **dict.fromkeys((3, 1021, 1114), Problem.FULL),
     **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Problem.SHUT_OUT),
     **dict.fromkeys((1054, 1146), Problem.UNMIGRATED),

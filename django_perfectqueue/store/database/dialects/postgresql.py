@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import get_type_hints
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import ENDED, Completion
+from ...values import ENDED, Completion, Now
 from .base import CHARGES, Closed, Entry, FinishReport
 from .packet import packets, unanswered
 from .postgresql_server import (
@@ -146,7 +145,7 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): (by, charged) for task_id, token, by, charged, _told in rows}
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
         values = {name: array(given) for name, given in columns}
         # A statement that waits for a lock does not see the tickets that come meanwhile, and who

@@ -134,30 +134,20 @@ REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "n
 
 PROBLEMS = {
     "25006": Problem.READ_ONLY,
-    "28000": Problem.SHUT_OUT,
-    "28P01": Problem.SHUT_OUT,
-    "3D000": Problem.SHUT_OUT,
-    "3F000": Problem.UNMIGRATED,
-    "40001": Problem.LOCKED,  # serialization_failure
-    "40P01": Problem.LOCKED,  # deadlock_detected
     "42501": Problem.FORBIDDEN,
-    "42703": Problem.UNMIGRATED,
-    "42P01": Problem.UNMIGRATED,
     "53100": Problem.FULL,
     "53300": Problem.CROWDED,
-    "55P03": Problem.LOCKED,  # lock_not_available
     "57014": Problem.CUT_SHORT,
-    "57P01": Problem.STOPPED,
-    "57P02": Problem.STOPPED,
-    "57P03": Problem.STOPPED,
+    **dict.fromkeys(("28000", "28P01", "3D000"), Problem.SHUT_OUT),
+    **dict.fromkeys(("3F000", "42703", "42P01"), Problem.UNMIGRATED),
+    # serialization_failure, deadlock_detected, lock_not_available
+    **dict.fromkeys(("40001", "40P01", "55P03"), Problem.LOCKED),
+    **dict.fromkeys(("57P01", "57P02", "57P03"), Problem.STOPPED),
 }
 # Where another language is set, these are not found, and the error itself decides.
 SAID = {
-    "starting up": Problem.STOPPED,
-    "shutting down": Problem.STOPPED,
-    "recovery": Problem.STOPPED,
-    "too many": Problem.CROWDED,
-    "connection slots": Problem.CROWDED,
+    **dict.fromkeys(("starting up", "shutting down", "recovery"), Problem.STOPPED),
+    **dict.fromkeys(("too many", "connection slots"), Problem.CROWDED),
     **dict.fromkeys((*REFUSED, "not permitted"), Problem.SHUT_OUT),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
@@ -13,7 +12,7 @@ from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
-from ...values import Completion, Moment, Stored, Submission
+from ...values import Completion, Ids, Moment, Now, Stored, Submission
 from .base import (
     AWAKE,
     CHARGES,
@@ -32,78 +31,56 @@ SAID = {
     "is locked": Problem.LOCKED,
     "readonly": Problem.READ_ONLY,
     "is full": Problem.FULL,
-    "unable to open": Problem.UNREACHABLE,
-    "disk I/O": Problem.UNREACHABLE,
-    "no such table": Problem.UNMIGRATED,
-    "no such column": Problem.UNMIGRATED,
-    "has no column": Problem.UNMIGRATED,
     "interrupted": Problem.CUT_SHORT,
+    **dict.fromkeys(("unable to open", "disk I/O"), Problem.UNREACHABLE),
+    **dict.fromkeys(("no such table", "no such column", "has no column"), Problem.UNMIGRATED),
 }
 
 IMMEDIATE = "IMMEDIATE"
-ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
-
+# The items of a JSON array; not by ``->>``, which is younger than the oldest SQLite supported.
+ITEMS = [f"json_extract(\"value\", '$[{place}]')" for place in range(12)]
 
 to_json = json.JSONEncoder().encode
 
-
-def portable(sql: str) -> str:
-    """Return the SQL without ``->>``, which is younger than the oldest SQLite supported."""
-    return ITEM.sub(r"json_extract(\1, '$[\2]')", sql)
-
-
-SUBMIT_TASKS = portable(
-    f"""
+SUBMIT_TASKS = f"""
 INSERT INTO "perfectqueue_task" ({TASK_COLUMNS})
-SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4, "value" ->> 5,
-    {{now}}, COALESCE("value" ->> 6, {{now}}), "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, "value" ->> 11, '', 0, ''
+SELECT {", ".join(ITEMS[:6])}, {{now}}, COALESCE({ITEMS[6]}, {{now}}), {", ".join(ITEMS[7:])},
+    '', 0, ''
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("queue", "key") DO NOTHING
 RETURNING "queue", "key", "id"
 """
-)
 
 AWAKE_LANE = AWAKE.replace("%(lane)s", '"perfectqueue_ticket"."lane"')
-GIVEN_TICKETS = """
-SELECT "value" ->> 0 AS "id", "value" ->> 1 AS "lane", "value" ->> 2 AS "state",
-    "value" ->> 3 AS "followed"
+GIVEN_TICKETS = f"""
+SELECT {ITEMS[0]} AS "id", {ITEMS[1]} AS "lane", {ITEMS[2]} AS "state", {ITEMS[3]} AS "followed"
 FROM json_each(%(rows)s)
 """
-SUBMIT_TICKETS = portable(
-    INSERT_TICKETS.replace("{given}", GIVEN_TICKETS) + f'RETURNING "lane", EXISTS ({AWAKE_LANE})'
-)
+SUBMIT_TICKETS = INSERT_TICKETS.replace("{given}", GIVEN_TICKETS)
+SUBMIT_TICKETS += f'RETURNING "lane", EXISTS ({AWAKE_LANE})'
 
-
-CLOSE = portable(
-    """
+CLOSE = f"""
 DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
-    SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
+    SELECT {ITEMS[0]}, {ITEMS[1]} FROM json_each(%(rows)s)
 ) AND "state" = 2
 RETURNING "task_id", "token", "followed", "charged"
 """
-)
 
-FINISH = portable(
-    """
+FINISH = f"""
 UPDATE "perfectqueue_task"
-SET "outcome" = 'finished', "attempt" = "given"."value" ->> 2, "worker" = %(worker)s,
-    "started_at" = "given"."value" ->> 3, "ended_at" = "given"."value" ->> 4,
-    "result" = "given"."value" ->> 5
+SET "outcome" = 'finished', "attempt" = {ITEMS[2]}, "worker" = %(worker)s,
+    "started_at" = {ITEMS[3]}, "ended_at" = {ITEMS[4]}, "result" = {ITEMS[5]}
 FROM json_each(%(rows)s) AS "given"
-WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
+WHERE "perfectqueue_task"."id" = {ITEMS[0]}
 """
-)
 
-GIVEN = ", ".join([f'"value" ->> {place} AS "{name}"' for place, name in enumerate(Entry._fields)])
-CHARGE = portable(
-    f"""
+GIVEN = ", ".join([f'{ITEMS[place]} AS "{name}"' for place, name in enumerate(Entry._fields)])
+CHARGE = f"""
 UPDATE "perfectqueue_account" AS "account" SET {CHARGES}
 FROM (SELECT {GIVEN} FROM json_each(%(rows)s)) AS "given"
 WHERE "account"."id" = "given"."account"
 """
-)
 
 
 class Immediate(transaction.Atomic):
@@ -135,7 +112,7 @@ class SQLite(Dialect):
             return super().atomic(connection)
         return Immediate(connection.alias, savepoint=True, durable=False)
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
+    def after(self, name: str, seconds: float | None, now: Now) -> tuple[str, object]:
         if seconds is None:
             return f"%({name})s", None
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
@@ -151,9 +128,7 @@ class SQLite(Dialect):
         message = str(error)
         return next((found for words, found in SAID.items() if words in message), Problem.OTHER)
 
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         now = now or clock.now()
         rows = [
             [
@@ -200,7 +175,7 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None) -> int | None:
+    def charge(self, cursor: Cursor, entries: Sequence[Entry], now: Now) -> int | None:
         self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now)
         return None
 

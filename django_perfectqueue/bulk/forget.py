@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -21,18 +22,19 @@ def rows_of(user: str, *, using: str) -> dict[str, QuerySet[Any]]:
     """Return what is stored of a user, by the words that say so."""
     tasks = TaskQuerySet(Task, using=using).filter(user=user)
     same = Task.objects.filter(queue=OuterRef("queue"), key=OuterRef("name"), user=user)
+    submits = models.DebouncedSubmit.objects.using(using)
     schedules = Schedule.objects.using(using).filter(user=user)
     trail = (
         Q(Exists(same.order_by()), kind=Change.Kind.TASK)
         | Q(kind=Change.Kind.SHARE, name=user)
         | Q(kind=Change.Kind.LIMIT, name=f"{Limit.Scope.USER}:{user}")
         | Q(kind=Change.Kind.SCHEDULE, name__in=list(schedules.values_list("name", flat=True)))
-        | Q(kind=Change.Kind.SCHEDULE, before__user=user)
-        | Q(kind=Change.Kind.SCHEDULE, after__user=user)
+        | Q(pk__in=changes_of_schedules(user, using=using))
     )
     return {
         "tasks": tasks.exclude(RUNS),
         "running": tasks.filter(RUNS),
+        "submits": submits.filter(pk__in=debounced_submits(user, using=using)),
         "schedules": schedules.exclude(origin=Schedule.Origin.CODE),
         "batches": models.Batch.objects.using(using).filter(user=user),
         "shares": models.FairShare.objects.using(using).filter(user=user),
@@ -42,14 +44,33 @@ def rows_of(user: str, *, using: str) -> dict[str, QuerySet[Any]]:
     }
 
 
+def changes_of_schedules(user: str, *, using: str) -> list[int]:
+    """Return the changes of schedules that were or became a user's."""
+    changes = Change.objects.using(using).filter(kind=Change.Kind.SCHEDULE)
+    # MariaDB compares a text within JSON without its trailing blanks.
+    found = changes.filter(Q(before__user=user) | Q(after__user=user))
+    return [
+        one.pk
+        for one in found.only("before", "after")
+        if user in ((one.before or {}).get("user"), (one.after or {}).get("user"))
+    ]
+
+
+def debounced_submits(user: str, *, using: str) -> list[int]:
+    """Return the submits of a user that have yet to be merged into a task."""
+    submits = models.DebouncedSubmit.objects.using(using).filter(terms__contains=json.dumps(user))
+    found = submits.values_list("pk", "terms")
+    return [pk for pk, terms in found if json.loads(terms).get("user") == user]
+
+
 def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, int]:
     """
     Forget a user; return how many rows of each kind that were, or with ``dry_run`` would be.
 
-    Its tasks with their results, logs and attempts, its schedules, shares, limits, usage and
-    the trail of all these are deleted; its batches stay without its name. Tasks that run are
-    asked to stop and stay: where ``running`` is more than 0, call it again once they have
-    ended. A schedule that code declares stays, too.
+    Its tasks with their results, logs and attempts, the submits that would become tasks, its
+    schedules, shares, limits, usage and the trail of all these are deleted; its batches stay
+    without its name. Tasks that run are asked to stop and stay: where ``running`` is more than
+    0, call it again once they have ended. A schedule that code declares stays, too.
 
     It may be repeated. Raise InvalidTaskError for what is no name of one user.
     """
@@ -62,11 +83,13 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     asked = store.cancel_each(running, using=using)
     # First, as they are found by the tasks; and last, as what is deleted here is written there.
     changes = delete(rows["changes"], using=using)
-    # Before the tasks, which they submit.
+    # Before the tasks, which they submit or would become.
     schedules = delete(rows["schedules"], using=using)
+    submits = delete(rows["submits"], using=using)
     tasks, kept_for = store.upkeep.clear(Q(user=user) & ~RUNS, using=using)
     warn(kept_for)
-    done = {"tasks": tasks, "running": list(asked.values()).count(False), "schedules": schedules}
+    done = {"tasks": tasks, "running": list(asked.values()).count(False)}
+    done |= {"submits": submits, "schedules": schedules}
     rename = partial(rows["batches"].update, user="")
     done["batches"] = store.database.with_retries(rename, using=using)
     done |= {name: delete(rows[name], using=using) for name in ("shares", "limits", "usage")}

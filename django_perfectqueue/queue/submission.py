@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from django_perfectqueue import models, store
 from django_perfectqueue.backoff import Backoff
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import InvalidTaskError, NotSupportedError
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
 from django_perfectqueue.inspection.results import End
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, choice, nearest
 from django_perfectqueue.models.batch import SEQUENCE
@@ -65,6 +65,8 @@ def parent_of(one: Waited, queue: str, using: str) -> store.Parent:
             queue, inputs.checked("key of a task to wait for", one, inputs.KEY_LENGTH)
         )
     if isinstance(one, int) and not isinstance(one, bool):
+        if one < 1:
+            raise NotFoundError(f"There is no task with the id {one} to wait for.")
         return store.Parent("", "", one)
     if isinstance(one, models.Task):
         return store.Parent(one.queue, one.key, one.pk)

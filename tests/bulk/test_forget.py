@@ -25,6 +25,9 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.limits.meters import forget_limits
+from django_perfectqueue.store.records.dependency_events import Work
+from django_perfectqueue.store.tasks.debounce import merge_debounced
 
 from ..factories import NOON, assert_books_balance, failed, finish, running, submit
 
@@ -35,6 +38,8 @@ def usage_of(user):
 
 class ForgetTests(TestCase):
     def setUp(self):
+        # What a test before this one has left, whose limits are rolled back.
+        forget_limits("default")
         for user in ("acme", "other"):
             submit(f"{user}-1", user=user, tags=["vip"], now=None)
             _task, lease = running(f"{user}-2", user=user, queue="mail", now=None)
@@ -119,6 +124,28 @@ class ForgetTests(TestCase):
 
         self.assertFalse(Task.objects.filter(user="acme").exists())
         self.assertFalse(Journal.objects.exists())
+
+    def test_a_submit_that_has_yet_to_be_merged_becomes_no_task(self):
+        for user in ("acme", "other"):
+            submit(f"{user}-4", user=user, debounce=1, now=None)
+
+        self.assertEqual(forget_user("acme", using="default", dry_run=True)["submits"], 1)
+        self.assertEqual(forget_user("acme", using="default")["submits"], 1)
+        merge_debounced(Work(debounced=None), using="default")
+
+        self.assertFalse(Task.objects.filter(user="acme").exists())
+        self.assertTrue(Task.objects.filter(user="other", key="other-4").exists())
+
+    def test_the_trail_of_who_is_named_much_alike_stays(self):
+        alike = ("acme ", " acme", "Acme", "acm\u00e9")
+        for number, user in enumerate(alike):
+            Schedules().put(f"alike-{number}", "report", every=60, user=user)
+        before = Change.objects.filter(name__startswith="alike-").count()
+
+        forget_user("acme", using="default")
+
+        after = Change.objects.filter(name__startswith="alike-").count()
+        self.assertEqual((after, before), (len(alike), len(alike)))
 
     def test_only_one_user_is_forgotten_by_its_name(self):
         for name in ("", "*"):

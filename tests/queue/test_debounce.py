@@ -52,6 +52,17 @@ class MergeTests(TransactionTestCase):
         self.assertEqual((running.data, running.key, task.key), ({"n": 3}, "index-7", "index-7"))
         self.assertEqual(task.metadata().created_at, NOW)
 
+    def test_a_key_that_looks_like_one_of_a_run_holds_up_no_submit(self):
+        for last in ("zzzzzzzzzzzzzzz", 15 * "9", "000000000900000"):
+            with self.subTest(last):
+                Queue().submit(f"index-7~0{last}", "index", {"n": "other"}).force_finish()
+                for number in range(3):
+                    submit(number)
+                    Queue().poll(now=at(200)).finish()
+                self.assertEqual(DebouncedSubmit.objects.count(), 0)
+                Queue().clear()
+                Queue().purge(older_than=0)
+
     def test_it_starts_so_long_after_the_first_at_the_latest(self):
         for number in range(12):
             submit(number, 100 * number)

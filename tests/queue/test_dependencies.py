@@ -99,7 +99,12 @@ class SubmitTests(Cases):
         finish("b")
 
     def test_an_unknown_parent_is_refused_and_nothing_is_stored(self):
-        for wrong, words in (("nope", "no task with the key 'nope'"), (77, "with the id 77")):
+        for wrong, words in (
+            ("nope", "no task with the key 'nope'"),
+            (77, "with the id 77"),
+            (0, "with the id 0"),
+            (-(2**63), f"with the id {-(2**63)}"),
+        ):
             with self.assertRaisesMessage(NotFoundError, words):
                 submit("b", wrong)
 

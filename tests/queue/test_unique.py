@@ -48,6 +48,27 @@ class UniqueTests(TestCase):
         self.assertEqual(submit().key, f"index-7~{second.id:016}")
         self.assertEqual(len(keys()), 3)
 
+    def test_a_key_that_only_looks_like_a_later_one_takes_none(self):
+        for number, last in enumerate(("zzzzzzzzzzzzzzz", 15 * " ", 14 * "1" + "x", 15 * "9")):
+            name = f"name-{number}"
+            with self.subTest(last):
+                Queue().submit(f"{name}~0{last}", "index", {})
+                tasks = []
+                for _repeat in range(3):
+                    tasks.append(Queue().submit(name, "index", {}, unique="live"))
+                    with self.assertRaises(AlreadyExistsError):
+                        Queue().submit(name, "index", {}, unique="live")
+                    tasks[-1].force_finish()
+                later = [f"{name}~{task.id:016}" for task in tasks[:2]]
+                self.assertEqual([task.key for task in tasks], [name, *later])
+
+    def test_a_task_whose_key_is_of_another_database_has_later_ones(self):
+        Queue().submit("index-7~0000000000900000", "index", {}).force_finish()
+        for number in (900_001, 900_002, 900_003):
+            task = submit()
+            self.assertEqual(task.key, f"index-7~{number:016}")
+            task.force_finish()
+
     def test_one_that_is_tried_again_has_started(self):
         submit()
         Queue().poll().retry(60)

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from django_perfectqueue.exceptions import InvalidTaskError
 
-from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..database.transaction import REPEATS, Session, in_transaction, reading, retry_transaction
 from ..notify.ring import notify_workers
 from ..records.dependency_events import Work, follow_later, followers
 from ..records.journal import tag_fresh
@@ -115,8 +115,10 @@ def merge_debounced(work: Work, *, using: str, now: Now = None) -> int:
             names = [(queue, key) for queue, key in db.rows(NAMED, {"limit": MOST})]
     for queue, key in names:
         try:
-            while merge_some(queue, key, using=using, now=now):
-                pass
+            # What is left then is merged by a sweep.
+            for _repeat in range(REPEATS):
+                if not merge_some(queue, key, using=using, now=now):
+                    break
         except InvalidTaskError as error:
             # They stay for a program that can read them; others are merged.
             logger.error("Submits can't be merged. queue=%s key=%s error=%s", queue, key, error)

@@ -23,23 +23,27 @@ from .submit import taken
 Name = tuple[str, str]
 Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 
-# Behind a name: an id in 16 digits, the first of which is 0 for the first 10**15 tasks. An index
-# finds such keys by FIRST and LAST; others that begin so, as ``name~0b``, are of other length.
+# Behind a name: an id in 16 digits, which begin with 0 and no 9 for the first 9 * 10**14 tasks. An
+# index finds such keys by FIRST and LAST. Others that begin so, which a person may have given, are
+# of other length, or have more than DIGITS.
 AFTER = "{name}~{id:016}"
-FIRST, LAST = "~0", "~1"
+FIRST, LAST = "~0", "~09"
 LIKE, SPECIAL = FIRST + 15 * "_", re.compile("[!%_]")
+DIGITS = 'SUBSTR("key", %(digits{place})s)'
+for _digit in "0123456789":
+    DIGITS = f"REPLACE({DIGITS}, '{_digit}', '')"
 
 # In a transaction that sees only what was there when it began, the greatest key may be an old one:
 # so ``seen`` is looked at, too, which is a key of this name that was taken.
-NEWEST = """
-SELECT "task"."queue", "task"."key", %(name{place})s, "task"."id", "ticket"."attempt",
-    "task"."created_at" >= {since{place}}
+NEWEST = f"""
+SELECT "task"."queue", "task"."key", %(name{{place}})s, "task"."id", "ticket"."attempt",
+    "task"."created_at" >= {{since{{place}}}}
 FROM "perfectqueue_task" AS "task"
 LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
-WHERE "task"."queue" = %(queue{place})s AND "task"."key" IN (%(seen{place})s, (
-    SELECT "key" FROM "perfectqueue_task" WHERE "queue" = %(queue{place})s
-    AND "key" >= %(first{place})s AND "key" < %(last{place})s
-    AND "key" LIKE %(like{place})s ESCAPE '!'
+WHERE "task"."queue" = %(queue{{place}})s AND "task"."key" IN (%(seen{{place}})s, (
+    SELECT "key" FROM "perfectqueue_task" WHERE "queue" = %(queue{{place}})s
+    AND "key" >= %(first{{place}})s AND "key" < %(last{{place}})s
+    AND "key" LIKE %(like{{place}})s ESCAPE '!' AND {DIGITS} = ''
     ORDER BY "key" DESC LIMIT 1
 ))
 """
@@ -67,7 +71,9 @@ class Holder(NamedTuple):
 
     @property
     def next_key(self) -> str:
-        return AFTER.format(name=self.name, id=self.id)
+        """The key of the next task: greater than this one, which may be of another database."""
+        last = int(self.key.removeprefix(f"{self.name}~")) if self.key != self.name else 0
+        return AFTER.format(name=self.name, id=max(self.id, last + 1))
 
 
 def submit_unique(
@@ -165,8 +171,10 @@ def look(
     for place, (name, unique) in enumerate(uniques.items()):
         queue, key = name
         escaped = SPECIAL.sub(r"!\g<0>", key)
-        given = {"first": f"{key}{FIRST}", "last": f"{key}{LAST}", "like": f"{escaped}{LIKE}"}
+        given: dict[str, object] = {"first": f"{key}{FIRST}", "last": f"{key}{LAST}"}
+        given |= {"like": f"{escaped}{LIKE}"}
         given |= {"queue": queue, "name": key, "seen": seen.get(name, key)}
+        given["digits"] = len(key) + len(FIRST) + 1
         values |= {f"{what}{place}": value for what, value in given.items()}
         after[f"since{place}"] = None if unique.seconds is None else -unique.seconds
         query = NEWEST.replace("{place}", str(place))

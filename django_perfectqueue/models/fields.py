@@ -127,10 +127,17 @@ class Condition(models.Func):
     output_field = models.BooleanField()
 
     def as_sql(
-        self, compiler: SQLCompiler, connection: Connection, *, template: Any = None, **context: Any
+        self,
+        compiler: SQLCompiler,
+        connection: Connection,
+        function: str | None = None,
+        template: str | None = None,
+        *joined: str | None,
+        **context: Any,
     ) -> Any:
-        sql, params = super().as_sql(compiler, connection, template=template, **context)
-        return sql, params * (template or self.template).count("%(expressions)s")
+        template = template or self.template
+        sql, params = super().as_sql(compiler, connection, function, template, *joined, **context)
+        return sql, params * template.count("%(expressions)s")
 
 
 class IsTime(Condition):

@@ -3,8 +3,8 @@
 Pass the tests on each database that can be had here.
 
 Makes its own environment, starts its own database servers, and leaves neither
-servers nor their files behind. The databases are tested at the same time, and reported
-one after the other.
+servers nor their files behind. The databases are tested at the same time, each in two parts,
+and reported one after the other.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ ROOT = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
 WARNINGS = ("error",)
 PATIENCE = 15.0
+NOTHING = "there were no tests to run"
 THOROUGH = "thorough"
 NO_DATABASE = "no-database"
 ANY_DATABASE = "any-database"
+COMMITS = "commits"
 OUTCOME = "PERFECTQUEUE_TEST_OUTCOME"
 EXAMPLES = "PERFECTQUEUE_TEST_THOROUGH"
 
@@ -163,21 +165,36 @@ def test_side_by_side(
             if name in SERVERS and not own_server(name):
                 fetch_what_is_missing(SERVERS[name]())
     commands = {
-        name: [
+        f"{name}-{number}": [
             *(sys.executable, str(ROOT / "runtests.py"), "--database", name),
             *(("--require", name) if name in chosen.require else ()),
             "--thorough",  # what is left out stands in the arguments already
             *arguments,
+            *part,
             *beside_the_first(names, name, chosen),
         ]
         for name in names
+        for number, part in enumerate(parts(arguments))
     }
     folder = make_folder("tests")
     try:
         with started(commands, folder, OUTCOME) as runs:
-            return [outcome_of(run) for run in runs]
+            outcomes = [outcome_of(run) for run in runs]
     finally:
         remove_folder(folder)
+    return [together([one for one in outcomes if one.database == name]) for name in names]
+
+
+def parts(arguments: list[str]) -> list[list[str]]:
+    """
+    Return the options for those that compute and for those that commit, which mostly wait.
+
+    Each part has a server of its own, so that neither counts what the other does. Tags that are
+    given are alternatives to each other, so these would undo them.
+    """
+    if any(argument.startswith("--tag") for argument in arguments):
+        return [[]]
+    return [[without(COMMITS)], [f"--tag={COMMITS}"]]
 
 
 def outcome_of(run: Run) -> Outcome:
@@ -185,7 +202,24 @@ def outcome_of(run: Run) -> Outcome:
     if run.outcome.exists():
         return Outcome(**json.loads(run.outcome.read_text()))
     trouble = f"the test run broke off with exit code {run.process.returncode}"
-    return Outcome(run.name, failed=1, trouble=trouble)
+    return Outcome(run.name.partition("-")[0], failed=1, trouble=trouble)
+
+
+def together(outcomes: list[Outcome]) -> Outcome:
+    """Add the parts of one database; one in which there was nothing to run is left out."""
+    some = [one for one in outcomes if not one.trouble.startswith(NOTHING)]
+    if not any(one.ran for one in some):
+        return (some or outcomes)[0]
+    return Outcome(
+        some[0].database,
+        passed=sum(one.passed for one in some),
+        failed=sum(one.failed for one in some),
+        skipped=sum(one.skipped for one in some),
+        server=next((one.server for one in some if one.server), ""),
+        seconds=max(one.seconds for one in some),
+        trouble="; ".join(dict.fromkeys(one.trouble for one in some if one.trouble)),
+        ran=all(one.ran for one in some),
+    )
 
 
 def test_on(database: str, arguments: list[str], *, required: bool) -> Outcome:
@@ -314,7 +348,7 @@ def read_report(database: str, report: Path, code: int) -> Outcome:
 
 
 def say_why_nothing_ran(outcome: Outcome, arguments: list[str]) -> None:
-    outcome.trouble = "there were no tests to run"
+    outcome.trouble = NOTHING
     if without(NO_DATABASE) in arguments:
         outcome.ran = False
     else:

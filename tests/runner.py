@@ -16,7 +16,7 @@ from typing import Any
 import django
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models.signals import post_migrate
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django.test.runner import DiscoverRunner
 from django.test.utils import iter_test_cases
 from hypothesis import HealthCheck
@@ -27,6 +27,7 @@ from .databases.environment import kind_of
 
 REPORT = "PERFECTQUEUE_TEST_REPORT"
 NO_DATABASE = "no-database"
+COMMITS = "commits"
 LONGEST = 600.0
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 
@@ -59,11 +60,18 @@ class Runner(DiscoverRunner):
         return super().build_suite(test_labels or ["tests"], **kwargs)
 
     def load_tests_for_label(self, label: str, discover_kwargs: Any) -> Any:
-        """Tag those that Django lets reach no database: they run once for all databases."""
+        """
+        Tag those that Django lets reach no database: they run once for all databases.
+
+        Those that commit are tagged as well: they wait, for workers and for others' locks, while
+        the others compute.
+        """
         tests = super().load_tests_for_label(label, discover_kwargs)
         for test in iter_test_cases(tests):
             if isinstance(test, SimpleTestCase) and not test.databases:
                 test.tags = {NO_DATABASE, *getattr(test, "tags", ())}
+            elif isinstance(test, TransactionTestCase) and not isinstance(test, TestCase):
+                test.tags = {COMMITS, *getattr(test, "tags", ())}
         return tests
 
     def setup_databases(self, **kwargs: Any) -> Any:

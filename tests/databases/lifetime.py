@@ -22,13 +22,14 @@ LONGEST_FOLDER = 80
 libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> Callable[[], None]:
+def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> Callable[[], None]:
     """
     Return a ``preexec_fn`` that has the child signalled when its parent dies.
 
-    The parent, to Linux, is the thread that started the child.
+    The parent is this process unless it is given. To Linux, it is the thread that started the
+    child.
     """
-    parent = os.getpid()
+    parent = parent or os.getpid()
 
     def ask() -> None:
         if libc is not None:

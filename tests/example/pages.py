@@ -227,7 +227,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent(),
             )
 
     def wait_for(self, line):

@@ -40,7 +40,9 @@ class FleetTestCase(WorkerTestCase):
             return self.worker_at(host.url, *arguments, **settings)
 
     def worker_at(self, url, *arguments, **settings):
-        worker = Worker(self.folder, DISPATCH, *arguments, database=ExternalServer(url), **settings)
+        # Only a process that starts here is on the host of this thread.
+        terms = {"database": ExternalServer(url), "afresh": True, **settings}
+        worker = Worker(self.folder, DISPATCH, *arguments, **terms)
         self.addCleanup(worker.end)
         return worker
 

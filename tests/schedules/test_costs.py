@@ -42,4 +42,6 @@ class LookTests(TestCase):
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN {queries.captured_queries[0]['sql']}")
             plan = "\n".join(line for (line,) in cursor.fetchall())
-        self.assertNotIn("Sort Key", plan)
+        # How the lanes are read depends on what other tests have left in their table.
+        self.assertIn("using perfectqueue_schedule_due", plan)
+        self.assertNotIn("Sort Key: perfectqueue_schedule", plan)

@@ -13,10 +13,13 @@ from tests.fleet.disguise import pretend
 from tests.settings import *  # noqa: F403
 from tests.worker.statements import log_statements
 
-with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read", "a") as read:
-    read.write(f"{os.getpid()}\n")
 pretend()
-given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
+given = {}
+# A template of workers has none.
+if path := os.environ.get("PERFECTQUEUE_TEST_SETTINGS"):
+    with open(f"{path}.read", "a") as read:
+        read.write(f"{os.getpid()}\n")
+    given = json.loads(Path(path).read_text())
 
 level = given.pop("LOG_LEVEL", "INFO")
 if log := given.pop("LOG", None):

@@ -19,6 +19,7 @@ from django_perfectqueue.queue import Queue
 from ..databases import die_with_parent, environment_for
 from ..databases.lifetime import children, is_alive, processes_with
 from ..waiting import LONG, wait_until
+from .templates import CAN_FORK, fork_worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "PERFECTQUEUE_TEST_WORKER"
@@ -36,7 +37,12 @@ QUICK = {
 
 
 class Worker:
-    """One command that runs tasks, with settings that a test would not like to wait for."""
+    """
+    One command that runs tasks, with settings that a test would not like to wait for.
+
+    It is forked from a process that has imported everything, unless it is to start ``afresh``,
+    has an environment of its own, which Python may read at its start, or runs ``within`` a program.
+    """
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class Worker:
         output=None,
         command="pq_worker",
         within=(),
+        afresh=False,
         **settings,
     ):
         self.name = uuid.uuid4().hex
@@ -63,15 +70,30 @@ class Worker:
             **(environment or {}),
         }
         with open(self.printed, "w") as out, open(self.complained, "w") as err:
-            self.process = subprocess.Popen(
-                [*within, sys.executable, "-m", "django", command, *arguments],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=stdin,
-                stdout=out if output is None else output,
-                stderr=err if output is None else output,
-                preexec_fn=die_with_parent(),
-            )
+            files = [out, err] if output is None else [output, output]
+            if afresh or within or environment or not CAN_FORK:
+                self.process = self.start([*within], [command, *arguments], stdin, *files)
+            else:
+                self.process = self.fork([command, *arguments], stdin, *files)
+
+    def start(self, within, arguments, stdin, out, err):
+        """Start it as a service manager does."""
+        return subprocess.Popen(
+            [*within, sys.executable, "-m", "django", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=stdin,
+            stdout=out,
+            stderr=err,
+            preexec_fn=die_with_parent(),
+        )
+
+    def fork(self, arguments, stdin, *files):
+        """Have a process that has imported everything fork it."""
+        with open(os.devnull) as nothing:
+            given = [nothing if stdin == subprocess.DEVNULL else stdin, *files]
+            numbers = [one if isinstance(one, int) else one.fileno() for one in given]
+            return fork_worker(arguments, self.environment, numbers)
 
     def configure(self, **settings):
         """Write its settings, which it reads when it starts and when it restarts."""

@@ -228,10 +228,9 @@ class IdleTests(ServerCase):
         return len(re.findall(r"LOG:  (?:statement|execute)", self.server.log.read_text()))
 
 
+@unittest.skipUnless(connection.vendor == "postgresql", "Only there is such a pooler.")
 class PoolerTests(ServerCase):
     def through(self, mode):
-        if connection.vendor != "postgresql":
-            self.skipTest("Only PostgreSQL has such a pooler.")
         pooler = Pooler(self.server, mode)
         try:
             pooler.start()

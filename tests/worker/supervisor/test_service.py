@@ -252,14 +252,14 @@ class ServiceTests(WorkerTestCase):
         return worker.settings.with_suffix(".json.read").read_text().split()
 
     def test_the_first_supervisor_needs_not_read_the_code_again(self):
-        worker = self.worker().ready()
+        worker = self.worker(afresh=True).ready()
         self.assertEqual(self.read(worker), [str(worker.process.pid)])
         worker.send(signal.SIGUSR1)
         wait_until(lambda: len(worker.processors()) == 2)
         self.assertEqual(len(self.read(worker)), 2)
 
     def test_a_project_with_threads_is_not_forked_but_started_anew(self):
-        worker = self.worker(THREAD=True)
+        worker = self.worker(afresh=True, THREAD=True)
         self.submit("k1", "note")
         self.wait_for_note("ran")
         self.assertEqual(len(self.read(worker)), 2)

@@ -28,7 +28,7 @@ class StopTests(WorkerTestCase):
         """
         A deployment stops many workers; each poll interval slept through adds up.
         """
-        worker = self.worker(POLL_INTERVAL=60, CHILD_HEARTBEAT_INTERVAL=20).ready()
+        worker = self.worker(afresh=True, POLL_INTERVAL=60, CHILD_HEARTBEAT_INTERVAL=20).ready()
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(40), 0)
         self.assert_gone(worker)

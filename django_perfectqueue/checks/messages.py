@@ -16,6 +16,8 @@ from django_perfectqueue.queue import database
 Check = Callable[..., list[CheckMessage]]
 # The checks that the commands run; one without it may import much.
 TAG = "perfectqueue"
+# The check that only a worker runs: it imports the modules of tasks.
+SCHEDULES = "perfectqueue-schedules"
 
 SQLITE_OPTIONS = (
     "'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20,"

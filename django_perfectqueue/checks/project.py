@@ -27,7 +27,7 @@ from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.schedules import whole
 from django_perfectqueue.schedules.terms import apply, checked_payload
 
-from .messages import TAG, check, error, warning
+from .messages import SCHEDULES, TAG, check, error, warning
 
 if TYPE_CHECKING:
     from django_perfectqueue.backend import PerfectQueueBackend
@@ -170,13 +170,13 @@ def check_limits(alias: str) -> Iterator[CheckMessage]:
         )
 
 
-@check()
+@check(SCHEDULES)
 def check_schedules(alias: str) -> Iterator[CheckMessage]:
     """
     Check that declared schedules can be stored: their data, zones, cron expressions and terms.
 
-    It imports the modules of tasks; so it has no tag of this package. One that can't be
-    imported is reported by pq_worker.
+    It imports the modules of tasks, so of the commands only pq_worker runs it, and reports one that
+    can't be imported.
     """
     with contextlib.suppress(Exception):
         autodiscover()

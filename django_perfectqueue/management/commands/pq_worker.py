@@ -19,6 +19,7 @@ from django.db import connections
 from django_perfectqueue import conf
 from django_perfectqueue.application import CommandHandler, Dispatch, Registry
 from django_perfectqueue.checks.databases import sqlite_advice
+from django_perfectqueue.checks.messages import SCHEDULES, TAG
 from django_perfectqueue.checks.settings import backoff as check_backoff
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables
@@ -268,9 +269,10 @@ class Command(HintingCommand):
 
     def supervise(self, launcher: socket.socket, options: CommandOptions) -> int:
         child.set_title("supervisor")
-        self.check(tags=["perfectqueue"])
+        self.check(tags=[TAG])
         with cli_errors():
             plan = plan_of(options)
+        self.check(tags=[SCHEDULES])
         prepare(plan.using, idle_limit=plan.options.IDLE_TRANSACTION_LIMIT)
         if not is_there(plan.using, options["wait_for_database"] or 0, self.stderr.write):
             return 0

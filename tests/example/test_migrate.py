@@ -24,7 +24,7 @@ LEFT_OUT = {
     **{name: lambda *args: None for name in ("deliver", "look_at", "remember", "store")},
 }
 SUBMITTED = {
-    "from-celery.md": 7,
+    "from-celery.md": 5,
     "from-django-q2.md": 1,
     "from-django-tasks-db.md": 2,
     "from-huey.md": 4,

@@ -69,6 +69,13 @@ class ListTests(AdminTestCase):
     def test_an_unknown_status_is_no_server_error(self):
         self.assertRedirects(self.client.get(LIST, {"status": "asleep"}), f"{LIST}?e=1")
 
+    def test_a_filter_that_is_refused_is_named(self):
+        for name, value in (("since", "nonsense"), ("status", "asleep"), ("batch", "x")):
+            with self.subTest(name):
+                shown = self.client.get(LIST, {name: value}, follow=True)
+                self.assertContains(shown, "one filter is refused")
+                self.assertContains(shown, value)
+
     def test_queue_user_and_type_narrow_the_list(self):
         submit("a", queue="imports", user="ann", type="report.pdf")
         submit("b", queue="imports", user="bob", type="report.csv")

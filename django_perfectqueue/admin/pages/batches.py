@@ -39,7 +39,7 @@ class StateFilter(ValueFilter):
 
     def condition(self, value: str) -> Q:
         if value not in family.BATCH_STATES:
-            raise IncorrectLookupParameters
+            raise IncorrectLookupParameters(value)
         newest = Batch.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
         return family.in_state(value) & Q(pk__gt=(newest.first() or 0) - REACH)
 

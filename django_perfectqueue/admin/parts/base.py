@@ -103,10 +103,18 @@ class StoredAdmin(ModelAdmin):
         return rows.annotate(clock=ServerNow()) if self.has_clock else rows
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Return the list; refuse a NUL, which PostgreSQL takes in no text."""
-        if any("\x00" in value for values in request.GET.lists() for value in values[1]):
-            raise IncorrectLookupParameters
-        return super().get_changelist_instance(request)
+        """
+        Return the list; refuse a NUL, which PostgreSQL takes in no text. Django leaves all filters
+        out where one is refused, so say which.
+        """
+        try:
+            if any("\x00" in value for values in request.GET.lists() for value in values[1]):
+                raise IncorrectLookupParameters("NUL")
+            return super().get_changelist_instance(request)
+        except IncorrectLookupParameters as error:
+            text = gettext("The list is not filtered, as one filter is refused: %s")
+            self.message_user(request, text % error, messages.ERROR)
+            raise
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return StoredList

@@ -89,7 +89,7 @@ class StatusFilter(ValueFilter):
         try:
             return queryset.in_status(value) if value else queryset  # type: ignore[attr-defined]
         except ValueError as error:
-            raise IncorrectLookupParameters from error
+            raise IncorrectLookupParameters(error) from error
 
 
 class EndingFilter(ValueFilter):
@@ -129,7 +129,7 @@ class BatchFilter(ValueFilter):
         if not value:
             return []
         if not numbers([value]):
-            raise IncorrectLookupParameters
+            raise IncorrectLookupParameters(value)
         batches = in_scope(models.Batch.objects.using(database()), request, "user")
         names = batches.filter(pk=value).values_list("name", flat=True)
         return [(value, printable(names.first() or value))]
@@ -239,7 +239,7 @@ class SinceFilter(TextFilter):
         try:
             return within("ended_at", since, until) if self.is_of_letters else in_time(since, until)
         except InvalidTaskError as error:
-            raise IncorrectLookupParameters from error
+            raise IncorrectLookupParameters(error) from error
 
 
 class UntilFilter(SinceFilter):

@@ -352,16 +352,17 @@ class TaskPage:
             self.stdout.write(" " * BELOW + printable(text))
 
     def print_attempt(self, attempt: Try) -> None:
-        duration = lasted(attempt.started_at, attempt.ended_at)
+        row, label = attempt.row, attempt.label
+        duration = lasted(row.started_at, row.ended_at)
         self.stdout.write(
             self.style.MIGRATE_LABEL(f"Attempt {attempt.number}")
-            + f": {attempt.label} {local(attempt.ended_at)}{duration}"
-            + (", " + printable(attempt.worker) if attempt.worker else "")
+            + f": {label} {local(row.ended_at)}{duration}"
+            + (", " + printable(row.worker) if row.worker else "")
         )
-        if attempt.error or attempt.message:
-            self.stdout.write("  " + self.style.ERROR(facts.why(attempt.error, attempt.message)))
-        if attempt.traceback and self.command.verbosity > 1:
-            self.print_block(attempt.traceback)
+        if row.error or row.message:
+            self.stdout.write("  " + self.style.ERROR(facts.why(row.error, row.message)))
+        if row.traceback and self.command.verbosity > 1:
+            self.print_block(row.traceback)
 
     def print_workflow(self, rows: Iterable[WorkflowEntry], *, with_data: bool) -> None:
         for number, kept in enumerate(rows):

@@ -212,11 +212,7 @@ def newest_tries(task: models.Task, most: int | None) -> list[Try]:
 
 def ran(attempts: Sequence[Try]) -> float | None:
     """Return the seconds that these attempts took in all."""
-    known = [
-        (attempt.row.ended_at - attempt.row.started_at).total_seconds()
-        for attempt in attempts
-        if attempt.row.started_at
-    ]
+    known = [attempt.seconds for attempt in attempts if attempt.seconds is not None]
     return sum(known) if known else None
 
 
@@ -233,6 +229,12 @@ class Try:
 
     number: int
     row: models.Attempt
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None where it never started."""
+        start = self.row.started_at
+        return None if start is None else max(0.0, (self.row.ended_at - start).total_seconds())
 
     @property
     def label(self) -> str:

@@ -353,7 +353,8 @@ class TaskPage:
 
     def print_attempt(self, attempt: Try) -> None:
         row, label = attempt.row, attempt.label
-        duration = lasted(row.started_at, row.ended_at)
+        took = attempt.seconds
+        duration = "" if took is None else f" after {short_duration(took)}"
         self.stdout.write(
             self.style.MIGRATE_LABEL(f"Attempt {attempt.number}")
             + f": {label} {local(row.ended_at)}{duration}"
@@ -397,7 +398,3 @@ def how_far(journal: models.Journal, now: datetime) -> str:
     said = ago(journal.updated_at, now)
     parts = [bar(journal.progress)] if journal.progress is not None else []
     return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), said]))])
-
-
-def lasted(start: datetime | None, end: datetime) -> str:
-    return f" after {short_duration((end - start).total_seconds())}" if start else ""

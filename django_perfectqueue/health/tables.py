@@ -7,12 +7,11 @@ from importlib import import_module
 
 from django.conf import settings
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.recorder import MigrationRecorder
 
 from django_perfectqueue.models import Task
 
-RECORDS = "django_migrations"
-RECORDED = f"SELECT name FROM {RECORDS} WHERE app = %s"  # noqa: S608
+Migration = MigrationRecorder.Migration
 
 
 def lacks_tables(using: str) -> bool:
@@ -20,7 +19,10 @@ def lacks_tables(using: str) -> bool:
     tables = connection.introspection.table_names()
     if Task._meta.db_table not in tables:
         return True
-    if RECORDS in tables and recorded(connection).issuperset(expected()):
+    recorded = Migration.objects.using(using).filter(app=Task._meta.app_label)
+    if Migration._meta.db_table in tables and expected() <= {
+        *recorded.values_list("name", flat=True)
+    }:
         return False
     # Imported where it is needed: it reads the migrations of all apps.
     from django.db.migrations.executor import MigrationExecutor
@@ -28,13 +30,6 @@ def lacks_tables(using: str) -> bool:
     executor = MigrationExecutor(connection)
     newest = executor.loader.graph.leaf_nodes(Task._meta.app_label)
     return bool(executor.migration_plan(newest))
-
-
-def recorded(connection: BaseDatabaseWrapper) -> set[str]:
-    """Return the names of this package's migrations that the database has had."""
-    with connection.cursor() as cursor:
-        cursor.execute(RECORDED, [Task._meta.app_label])
-        return {name for (name,) in cursor.fetchall()}
 
 
 def expected() -> set[str]:

@@ -17,32 +17,68 @@ COUNTED = 1_000
 
 
 class Code(models.TextChoices):
-    """What can hold a task back, or that nothing does; in the order in which they are asked."""
+    """
+    What can hold a task back, or that nothing does, in the order in which they are asked; each
+    with its sentence.
+    """
 
-    ENDED = "ended"
-    RUNNING = "running"
-    PARENT_FAILED = "parent_failed"
-    BLOCKED = "blocked"
-    SEQUENCE_STOPPED = "sequence_stopped"
-    SEQUENCE = "sequence"
-    BATCH_OPEN = "batch_open"
-    BATCH_FAILED = "batch_failed"
-    SIGNAL = "signal"
-    SLEEPING = "sleeping"
-    EXPIRED = "expired"
-    SCHEDULED = "scheduled"
-    RETRYING = "retrying"
-    NO_WORKER = "no_worker"
-    UNKNOWN_TYPE = "unknown_type"
-    STALLED = "stalled"
-    USER_PAUSED = "user_paused"
-    USER_CAP = "user_cap"
-    QUEUE_PAUSED = "queue_paused"
-    LIMIT_PAUSED = "limit_paused"
-    LIMIT_CAP = "limit_cap"
-    LIMIT_RATE = "limit_rate"
-    LANE_ASLEEP = "lane_asleep"
-    NEXT_STEP = "next_step"
+    ENDED = "ended", _("It has ended.")
+    RUNNING = "running", _("A processor has it, and renews the lease as long as it works on it.")
+    PARENT_FAILED = (
+        "parent_failed",
+        _(
+            "It waits for task '%(name)s', which ended %(wait)s ago and has not finished"
+            " (%(error)s): retry that one, or cancel this one."
+        ),
+    )
+    BLOCKED = "blocked", _("It waits for other tasks.")
+    SEQUENCE_STOPPED = (
+        "sequence_stopped",
+        _(
+            "Its sequence is stopped by task '%(name)s', which ended %(wait)s ago and has not"
+            " finished (%(error)s): retry that one, or delete it."
+        ),
+    )
+    SEQUENCE = "sequence", _("It comes after task '%(name)s' in its sequence.")
+    BATCH_OPEN = "batch_open", _("It waits for batch '%(name)s'; open tasks: %(parents)s.")
+    BATCH_FAILED = (
+        "batch_failed",
+        _(
+            "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"
+            " or cancel this one."
+        ),
+    )
+    SIGNAL = "signal", _("It waits for the signal '%(name)s' since %(since)s.")
+    SLEEPING = "sleeping", _("It sleeps until %(at)s (step '%(name)s').")
+    EXPIRED = (
+        "expired",
+        _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
+    )
+    SCHEDULED = "scheduled", _("It is due in %(wait)s.")
+    RETRYING = "retrying", _("An attempt did not finish it; it is due again in %(wait)s.")
+    NO_WORKER = "no_worker", _("No worker serves queue '%(name)s'.")
+    UNKNOWN_TYPE = "unknown_type", _("No worker that serves its queue knows the type '%(name)s'.")
+    STALLED = "stalled", _("Its lease ran out %(wait)s ago; the next free processor takes it.")
+    USER_PAUSED = "user_paused", _("Its user is paused.")
+    USER_CAP = "user_cap", _("Its user has %(running)d running, of %(most)d at most.")
+    QUEUE_PAUSED = "queue_paused", _("Queue '%(name)s' is paused.")
+    LIMIT_PAUSED = "limit_paused", _("Limit '%(name)s' is paused.")
+    LIMIT_CAP = (
+        "limit_cap",
+        _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),
+    )
+    LIMIT_RATE = "limit_rate", _("Limit '%(name)s' lets %(rate)s start, the next one in %(wait)s.")
+    LANE_ASLEEP = (
+        "lane_asleep",
+        _(
+            "Its lane is asleep: the program that submitted the task did not wake it. A worker does"
+            " so within seconds."
+        ),
+    )
+    NEXT_STEP = (
+        "next_step",
+        _("It waits for a long task of user '%(name)s' to reach its next step."),
+    )
     POSITION = "position"
 
 
@@ -120,7 +156,7 @@ class Reason:
         codes = [self.code]
         if self.name and self.code in (Code.SCHEDULED, Code.RETRYING):
             codes.append(Code.NO_WORKER)
-        return " ".join(str(SENTENCES[code]) for code in codes) % {
+        return " ".join(str(code.label) for code in codes) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
             "wait": long_duration(abs(self.wait or 0.0)),
@@ -133,52 +169,12 @@ class Reason:
         return {**known, "code": self.code.value, "sentence": self.sentence}
 
 
-SENTENCES = {
-    Code.ENDED: _("It has ended."),
-    Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
-    Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
-    Code.PARENT_FAILED: _(
-        "It waits for task '%(name)s', which ended %(wait)s ago and has not finished"
-        " (%(error)s): retry that one, or cancel this one."
-    ),
-    Code.BLOCKED: _("It waits for other tasks."),
-    Code.SEQUENCE_STOPPED: _(
-        "Its sequence is stopped by task '%(name)s', which ended %(wait)s ago and has not finished"
-        " (%(error)s): retry that one, or delete it."
-    ),
-    Code.SEQUENCE: _("It comes after task '%(name)s' in its sequence."),
-    Code.BATCH_OPEN: _("It waits for batch '%(name)s'; open tasks: %(parents)s."),
-    Code.BATCH_FAILED: _(
-        "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"
-        " or cancel this one."
-    ),
-    Code.SIGNAL: _("It waits for the signal '%(name)s' since %(since)s."),
-    Code.SLEEPING: _("It sleeps until %(at)s (step '%(name)s')."),
-    Code.SCHEDULED: _("It is due in %(wait)s."),
-    Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
-    Code.NO_WORKER: _("No worker serves queue '%(name)s'."),
-    Code.UNKNOWN_TYPE: _("No worker that serves its queue knows the type '%(name)s'."),
-    Code.STALLED: _("Its lease ran out %(wait)s ago; the next free processor takes it."),
-    Code.USER_PAUSED: _("Its user is paused."),
-    Code.USER_CAP: _("Its user has %(running)d running, of %(most)d at most."),
-    Code.QUEUE_PAUSED: _("Queue '%(name)s' is paused."),
-    Code.LIMIT_PAUSED: _("Limit '%(name)s' is paused."),
-    Code.LIMIT_CAP: _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),
-    Code.LIMIT_RATE: _("Limit '%(name)s' lets %(rate)s start, the next one in %(wait)s."),
-    Code.LANE_ASLEEP: _(
-        "Its lane is asleep: the program that submitted the task did not wake it. A worker does "
-        "so within seconds."
-    ),
-    Code.NEXT_STEP: _("It waits for a long task of user '%(name)s' to reach its next step."),
-}
-
-
 PAUSES = (Code.USER_PAUSED, Code.QUEUE_PAUSED, Code.LIMIT_PAUSED)
 
 
 def describe_paused(reason: Reason) -> str:
     """Return what is paused in words, and until when, by whom and why."""
-    sentence = str(SENTENCES[reason.code]) % {"name": reason.name}
+    sentence = str(reason.code.label) % {"name": reason.name}
     terms = describe_pause(reason.at, reason.by, reason.note)
     return f"{sentence[:-1]} ({terms})." if terms else sentence
 
@@ -187,7 +183,7 @@ def describe_wait(reason: Reason, since: datetime) -> str:
     """Return for which signal one waits and since when, or until when it sleeps."""
     until = time_shown(reason.at) if reason.at else ""
     known = {"name": reason.name, "since": time_shown(since), "at": until}
-    sentence = str(SENTENCES[reason.code]) % known
+    sentence = str(reason.code.label) % known
     if reason.code == Code.SIGNAL and until:
         return f"{sentence[:-1]}, {gettext('until %s') % until}."
     return sentence

@@ -102,11 +102,8 @@ def problems_of(*, using: str) -> Iterator[tuple[Schedule, str]]:
     broken = Q(due_at__lte=now + BROKEN_FOR) & ~Q(problem="")
     rows = Schedule.objects.using(using).filter(broken | Q(due_at__lt=now - LATE))
     for row in rows.order_by("due_at")[:MOST]:
-        yield row, problem_of(row, now)
-
-
-def problem_of(row: Schedule, now: datetime) -> str:
-    if row.problem:
-        return f"Schedule '{row.name}' is broken: {row.problem}"
-    late = long_duration((now - row.due_at).total_seconds()) if row.due_at else ""
-    return f"Schedule '{row.name}' is late: it has been due for {late}."
+        late = long_duration((now - row.due_at).total_seconds()) if row.due_at else ""
+        what = f"late: it has been due for {late}."
+        if row.problem:
+            what = f"broken: {row.problem}"
+        yield row, f"Schedule '{row.name}' is {what}"

@@ -212,62 +212,49 @@ def newest_tries(task: models.Task, most: int | None) -> list[Try]:
 
 def ran(attempts: Sequence[Try]) -> float | None:
     """Return the seconds that these attempts took in all."""
-    known = [
-        (attempt.ended_at - attempt.started_at).total_seconds()
-        for attempt in attempts
-        if attempt.started_at
-    ]
+    known = [attempt.seconds for attempt in attempts if attempt.seconds is not None]
     return sum(known) if known else None
 
 
 # The attempts of a task, in order, with the one that finished it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Try:
-    """One attempt that has ended, by its place among those of its task; ``acquired`` counts all."""
+    """
+    One attempt that has ended, and its place among those of its task that count.
+
+    The ``row`` of the one that finished the task is not stored: the task has its values.
+    """
 
     number: int
-    acquired: int
-    ending: str
-    label: str
-    worker: str
-    started_at: datetime | None
-    ended_at: datetime
-    error: str = ""
-    message: str = ""
-    traceback: str = ""
+    row: models.Attempt
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None where it never started."""
+        start = self.row.started_at
+        return None if start is None else max(0.0, (self.row.ended_at - start).total_seconds())
+
+    @property
+    def label(self) -> str:
+        is_finished = self.row.ending == models.Outcome.FINISHED
+        return str(models.Outcome.FINISHED.label if is_finished else self.row.get_ending_display())
 
 
 def tries(task: models.Task, rows: Sequence[models.Attempt], *, before: int = 0) -> list[Try]:
     """Return a task's attempts; ``rows`` are those that did not finish it, but the first few."""
     numbers = list(accumulate((1 + row.omitted for row in rows), initial=before))
-    found = [
-        Try(
-            number=number,
-            acquired=row.number,
-            ending=row.ending,
-            label=row.get_ending_display(),
-            worker=row.worker,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            error=row.error,
-            message=row.message,
-            traceback=row.traceback,
-        )
-        for number, row in zip(numbers[1:], rows, strict=True)
-    ]
+    found = [Try(number, row) for number, row in zip(numbers[1:], rows, strict=True)]
     if task.outcome == models.Outcome.FINISHED and task.started_at and task.ended_at:
-        success = Try(
-            number=numbers[-1] + 1,
-            acquired=task.attempt,
+        success = models.Attempt(
+            number=task.attempt,
             ending=models.Outcome.FINISHED.value,
-            label=str(models.Outcome.FINISHED.label),
             worker=task.worker,
             started_at=task.started_at,
             ended_at=task.ended_at,
         )
-        found.append(success)
+        found.append(Try(numbers[-1] + 1, success))
     return found
 
 
@@ -293,9 +280,9 @@ def episodes(
     task: models.Task, attempts: Sequence[Try], journals: Sequence[models.Journal]
 ) -> list[Episode]:
     """Return a task's attempts with their journals, in order; none of attempts not shown."""
-    tried = {one.acquired: one for one in attempts}
+    tried = {one.row.number: one for one in attempts}
     known = {journal.number: journal for journal in journals}
-    first = attempts[0].acquired if attempts and attempts[0].number > 1 else 0
+    first = attempts[0].row.number if attempts and attempts[0].number > 1 else 0
     ticket = ticket_of(task)
     runs = ticket.attempt if ticket and is_held(task) else None
     return [
@@ -448,7 +435,7 @@ def waited(task: models.Task, attempts: Sequence[Try]) -> float | None:
     first = attempts[0] if attempts else None
     if first is not None and first.number > 1:
         return None
-    start = first.started_at if first else task.started_at
+    start = first.row.started_at if first else task.started_at
     if start is None:
         return None
     return max(0.0, (start - max(task.run_at, task.created_at)).total_seconds())

@@ -32,25 +32,13 @@ from .workers import WORKERS
 __all__ = ["Case", "Code", "Reason", "may_know", "why_waiting", "workers_serving"]
 
 
-def why_waiting(
-    task: models.Task,
-    *,
-    using: str,
-    now: datetime | None = None,
-    ticket: models.Ticket | None = None,
-) -> Reason:
-    """
-    Return what holds a task back, or that it is running or has ended.
-
-    With ``now``, a ``ticket`` that was read just then is not read again.
-    """
-    if now is None or ticket is None:
-        rows = models.Ticket.objects.using(using).annotate(clock=ServerNow())
-        found: Any = None if task.outcome else rows.filter(pk=task.pk).first()
-        if found is None:
-            return Reason(code=Code.ENDED, name=task.outcome)
-        ticket, now = found, now or found.clock
-    return Case(task, ticket, using, now).reason
+def why_waiting(task: models.Task, *, using: str, now: datetime | None = None) -> Reason:
+    """Return what holds a task back, or that it is running or has ended."""
+    rows = models.Ticket.objects.using(using).annotate(clock=ServerNow())
+    ticket: Any = None if task.outcome else rows.filter(pk=task.pk).first()
+    if ticket is None:
+        return Reason(code=Code.ENDED, name=task.outcome)
+    return Case(task, ticket, using, now or ticket.clock).reason
 
 
 def workers_serving(*, using: str) -> Sequence[models.Worker]:

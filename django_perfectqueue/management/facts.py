@@ -65,7 +65,7 @@ def story_facts(story: inspected.Story, *, with_data: bool) -> Facts:
 
 def attempt_facts(attempt: inspected.Try) -> Facts:
     names = ("ending", "worker", "started_at", "ended_at", "error", "message", "traceback")
-    return {"attempt": attempt.number, **picked(attempt, *names)}
+    return {"attempt": attempt.number, **picked(attempt.row, *names)}
 
 
 def progress_facts(journal: Journal | None) -> Facts | None:

@@ -352,16 +352,18 @@ class TaskPage:
             self.stdout.write(" " * BELOW + printable(text))
 
     def print_attempt(self, attempt: Try) -> None:
-        duration = lasted(attempt.started_at, attempt.ended_at)
+        row, label = attempt.row, attempt.label
+        took = attempt.seconds
+        duration = "" if took is None else f" after {short_duration(took)}"
         self.stdout.write(
             self.style.MIGRATE_LABEL(f"Attempt {attempt.number}")
-            + f": {attempt.label} {local(attempt.ended_at)}{duration}"
-            + (", " + printable(attempt.worker) if attempt.worker else "")
+            + f": {label} {local(row.ended_at)}{duration}"
+            + (", " + printable(row.worker) if row.worker else "")
         )
-        if attempt.error or attempt.message:
-            self.stdout.write("  " + self.style.ERROR(facts.why(attempt.error, attempt.message)))
-        if attempt.traceback and self.command.verbosity > 1:
-            self.print_block(attempt.traceback)
+        if row.error or row.message:
+            self.stdout.write("  " + self.style.ERROR(facts.why(row.error, row.message)))
+        if row.traceback and self.command.verbosity > 1:
+            self.print_block(row.traceback)
 
     def print_workflow(self, rows: Iterable[WorkflowEntry], *, with_data: bool) -> None:
         for number, kept in enumerate(rows):
@@ -396,7 +398,3 @@ def how_far(journal: models.Journal, now: datetime) -> str:
     said = ago(journal.updated_at, now)
     parts = [bar(journal.progress)] if journal.progress is not None else []
     return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), said]))])
-
-
-def lasted(start: datetime | None, end: datetime) -> str:
-    return f" after {short_duration((end - start).total_seconds())}" if start else ""

@@ -228,25 +228,20 @@ class ProcessCollector(Collector):
     states: Sequence[dict[str, Any]]
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("perfectqueue_worker_live", "Whether it works.", float(self.live))
-        ready = "Whether it takes tasks."
-        yield GaugeMetricFamily("perfectqueue_worker_ready", ready, float(self.ready))
-        memory = GaugeMetricFamily(
-            "perfectqueue_processor_memory_bytes", "Memory in use.", labels=["processor"]
-        )
-        busy = GaugeMetricFamily(
-            "perfectqueue_processor_tasks", "Tasks whose handlers work.", labels=["processor"]
-        )
+        yield gauge("worker_live", "Whether it works.", float(self.live))
+        yield gauge("worker_ready", "Whether it takes tasks.", float(self.ready))
+        states = [([str(state["number"])], state) for state in self.states]
+        memory = [(number, state["memory"]) for number, state in states]
+        known = [row for row in memory if row[1] is not None]
+        yield gauges("processor_memory_bytes", "Memory in use.", ["processor"], known)
+        busy = [(number, len(state["tasks"])) for number, state in states]
+        yield gauges("processor_tasks", "Tasks whose handlers work.", ["processor"], busy)
         ended = CounterMetricFamily(
             "perfectqueue_processor_attempts",
             "Attempts that ended since the worker started, by how.",
             labels=["processor", "ending"],
         )
-        for state in self.states:
-            number = str(state["number"])
-            if state["memory"] is not None:
-                memory.add_metric([number], state["memory"])
-            busy.add_metric([number], len(state["tasks"]))
+        for number, state in states:
             for word, count in state["counts"].items():
-                ended.add_metric([number, word], count)
-        yield from (memory, busy, ended)
+                ended.add_metric([*number, word], count)
+        yield ended

@@ -24,7 +24,7 @@ from django_perfectqueue.inspection.steering import describe_action, describe_ch
 from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable, printable_lines
-from django_perfectqueue.models import EVERYONE, Attempt, Pausable, Status, Task
+from django_perfectqueue.models import EVERYONE, Pausable, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import STARS, masked
 
@@ -219,12 +219,6 @@ def spark(tasks: Sequence[Task]) -> SafeString:
     return bars(gettext("From submit to end: %s") % label, parts)
 
 
-def lasted(attempt: Attempt) -> str:
-    """Return how long an attempt ran."""
-    start = attempt.started_at
-    return duration(None if start is None else max(0.0, (attempt.ended_at - start).total_seconds()))
-
-
 def with_sign(number: float, shown: str) -> str:
     """Return what is shown of a number's amount, with its sign; none is zero's."""
     sign = "+" if number > 0 else "\N{MINUS SIGN}" if number < 0 else ""
@@ -253,7 +247,7 @@ def readable(value: object) -> str:
 
 
 for _shown in (
-    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, lasted, mark, moment),
+    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, mark, moment),
     *(payload, percent, printable, printable_lines, share_terms, short, spark, user_name, whole),
 ):
     register.filter(_shown.__name__, _shown)

@@ -21,7 +21,7 @@ from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
-from django_perfectqueue.inspection.why_waiting import why_waiting, workers_serving
+from django_perfectqueue.inspection.why_waiting import Case, workers_serving
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
@@ -420,7 +420,7 @@ def chosen_queue(request: HttpRequest) -> str:
 
 
 def reason_of(task: Any) -> str:
-    return why_waiting(task, using=database(), now=task.clock, ticket=task.ticket).sentence
+    return Case(task, task.ticket, database(), task.clock).reason.sentence
 
 
 def newest_tasks(user: str) -> list[Any]:

@@ -129,9 +129,6 @@ class StoredAdmin(ModelAdmin):
     def is_open(self, request: HttpRequest) -> bool:
         return bool(self.user_path) or may_see(request, None)
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.is_open(request) and super().has_module_permission(request)
-
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return self.is_open(request) and super().has_view_permission(request, obj)
 

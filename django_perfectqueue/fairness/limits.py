@@ -7,12 +7,9 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from copy import copy
 from datetime import datetime
-from functools import reduce
-from operator import or_
 from types import EllipsisType
 from typing import Any, Literal, get_args
 
@@ -28,7 +25,7 @@ from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
 from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.store.lanes.apply import span_of
-from django_perfectqueue.store.limits.meters import of_keys
+from django_perfectqueue.store.limits.meters import of_keys, scopes_and_names
 
 from . import edit
 
@@ -95,12 +92,8 @@ def in_force(keys: Collection[str], *, using: str) -> dict[str, Limit]:
     Return which limit holds for each of these keys, such as ``user:ann``, where there is one:
     its own, or that of the longest family. Each has the ``meter`` of the key.
     """
-    names: defaultdict[str, list[str]] = defaultdict(list)
-    for scope, _colon, name in (key.partition(":") for key in keys):
-        names[scope].append(name)
-    own = (Q(scope=scope, name__in=some) for scope, some in names.items())
-    family = Q(ending=FAMILY, scope__in=names)
-    rows = Limit.objects.using(using).filter(reduce(or_, own, family))
+    scopes, names = scopes_and_names(keys)
+    rows = Limit.objects.using(using).filter(Q(name__in=names) | Q(ending=FAMILY), scope__in=scopes)
     meters = Meter.objects.using(using)
 
     def read() -> dict[str, Limit]:

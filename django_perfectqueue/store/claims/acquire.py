@@ -173,7 +173,7 @@ def claim(
         for queue in request.queues:
             if len(leases) < request.limit and not lanes.timers_first:
                 leases += serve(lanes, tickets, queue, request.limit - len(leases))
-        slept = accounts.write(db)
+        slept = accounts.write(db, counted=not leases)
         if not (durable or any(lease.capped for lease in leases)):
             db.dialect.commit_asynchronously(db.cursor)
         result = result_of(lanes, tickets, leases, refused, slept)

@@ -58,7 +58,7 @@ WHERE "account" IN ({accounts}) AND "held_by" = 0 AND "has_waiting" = TRUE LIMIT
 OPEN_FIRST = """
 SELECT * FROM (
     SELECT "id", "account", "keys" FROM "perfectqueue_lane"
-    WHERE "account" = {account} AND "held_by" = 0 AND "has_waiting" = TRUE
+    WHERE "account" = {id} AND "held_by" = 0 AND "has_waiting" = TRUE
     ORDER BY "since" LIMIT {count}
 ) AS "open"
 """
@@ -85,7 +85,7 @@ FRONT = 4
 TICKETS = """
 SELECT * FROM (
     SELECT "lane", "rank", "run_at", "task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "state" = 0 AND "lane" = {lane} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
+    WHERE "state" = 0 AND "lane" = {id} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
 ) AS "line"
 """
 MOVE = """
@@ -197,8 +197,7 @@ class Limits:
             if len(rows) < most:
                 return rows
         each = max(LANES_PROBED // len(accounts), 1) if self.by.wide else self.count
-        statement = OPEN_FIRST.replace("{count}", str(each))
-        rows = db.union([statement.replace("{account}", str(one)) for one in accounts])
+        rows = db.of_each(OPEN_FIRST.replace("{count}", str(each)), accounts)
         self.more = self.more or len(rows) >= each
         return rows
 
@@ -305,8 +304,7 @@ class Limits:
         statement = TICKETS.replace("{count}", str(count + 1))
         tickets = defaultdict(list)
         # Two users have one lane where its row was damaged.
-        each = [statement.replace("{lane}", str(lane)) for lane in {head.lane for head in heads}]
-        for lane, *ticket in self.by.db.union(each):
+        for lane, *ticket in self.by.db.of_each(statement, {head.lane for head in heads}):
             tickets[lane].append(tuple(ticket))
         for head in heads:
             head.tickets = sorted(tickets[head.lane])

@@ -6,7 +6,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import islice
@@ -299,6 +299,17 @@ class Session(NamedTuple):
             statement = " UNION ALL ".join(queries[first : first + UNITED])
             rows += self.rows(statement, parameters, **others)
         return rows
+
+    def of_each(
+        self, query: str, ids: Collection[int], parameters: Mapping[str, object] | None = None
+    ) -> list[Row]:
+        """Return the rows of a query for each of these ids, for which it has ``{id}``."""
+        if self.dialect.plans_laterally and ids:
+            given = ", ".join([f"({id_})" for id_ in ids])
+            query = f'(VALUES {given}) AS "given" ("id"), LATERAL ({query}) AS "each"'
+            query = query.replace("{id}", '"given"."id"')
+            return self.rows(f'SELECT "each".* FROM {query}', parameters)
+        return self.union([query.replace("{id}", str(id_)) for id_ in ids], parameters)
 
     def rows_of(self, sql: str, name: str, ids: Iterable[int], **parameters: object) -> list[Row]:
         """Return the rows of a query whose IN list has this name, LISTED ids in one statement."""

@@ -311,27 +311,28 @@ class Accounts:
             accounts = sorted(self.own(db).keys() | set(others))
             db.execute(LOCK + db.dialect.lock_clause, accounts=accounts)
 
-    def write(self, db: Session) -> int:
+    def write(self, db: Session, *, counted: bool = False) -> int:
         """
         Charge the accounts, and put their plain lanes to sleep that are empty; return how many
-        lanes sleep now or moved between holds. They are not counted where tasks were taken: nobody
-        looks for more then.
+        lanes sleep now or moved between holds where that is ``counted``.
         """
         limited = bool(self.limited or self.look_up or self.holds)
-        changed = self.count(db) if limited else {}
+        # What is not counted needs no answer.
+        rest = db if counted else db.unanswered
+        changed = self.count(db, rest) if limited else {}
         plain, slept = self.short - self.limited.keys(), 0
         if self.lanes:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
             known = db.dialect.charge(db.cursor, entries, self.now)
-            raise_costs(db, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
+            raise_costs(rest, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
             if known is not None:
                 slept = known
-            elif plain and (limited or not any(entry.served for entry in entries)):
+            elif plain and counted:
                 [(slept,)] = db.rows(ASLEEP, accounts=sorted(plain))
-        return slept + (self.file(db, changed) if limited else 0)
+        return slept + (self.file(rest, changed) if limited else 0)
 
-    def count(self, db: Session) -> dict[int, int]:
+    def count(self, db: Session, rest: Session) -> dict[int, int]:
         """
         Count what has begun and ended behind limits; return the lanes that move to another
         hold, or to none.
@@ -345,7 +346,7 @@ class Accounts:
         self.holds.write(db, self.meters, changed, self.short)
         opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
         if opened:
-            self.opened = open_holds(db, opened, self.now)
+            self.opened = open_holds(rest, opened, self.now)
         self.holds.late |= {
             lane for lane, seen in self.holds.seen.items() if seen.held_by and lane in self.limited
         }

@@ -197,7 +197,7 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
         values[f"t{number}"] = at and db.dialect.parameter(at)
         rows.append(f"({id_}, %(q{number})s, %(k{number})s, %(t{number})s)")
     change = db.dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
-    db.execute(STORE, values, rows=", ".join(rows), change=change)
+    db.unanswered.execute(STORE, values, rows=", ".join(rows), change=change)
 
 
 def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:

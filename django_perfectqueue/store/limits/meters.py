@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from django_perfectqueue.models import FAMILY
+
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.rate_limit import Allowance, families, governing, key_of, may_hold
 from ..database.transaction import Session, reading, retry_transaction
@@ -16,28 +18,33 @@ from ..database.transaction import Session, reading, retry_transaction
 R = TypeVar("R")
 
 LIMITS = """
-SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"{more}
-FROM "perfectqueue_limit" WHERE {condition}
+SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused", NULL, {at}
+FROM {limits}
 """
-# Of all names that a few keys have. Families are few, and read whole.
-FAMILIES = LIMITS.replace("{condition}", """"ending" = '*' AND "scope" IN ({scopes})""")
-RULES = f"{LIMITS}{{meters}} UNION ALL {FAMILIES}"
+NAMED = LIMITS.replace(
+    "{limits}", '"perfectqueue_limit" WHERE "scope" IN ({scopes}) AND "name" IN ({names})'
+)
+# Families are few, and read whole; where there are more, those that may cover a name are asked for.
+FEW_FAMILIES = 100
+FAMILIES = """(
+    SELECT * FROM "perfectqueue_limit" WHERE "ending" = '*' AND "scope" IN ({scopes}) LIMIT {few}
+) AS "family"
+"""
 METERS = """
 SELECT "key", "running", "next_at" FROM "perfectqueue_meter"
 WHERE "key" IN ({keys}) ORDER BY "key"
 """
-METERS_TOO = """
-UNION ALL
-SELECT '', "key", "running", NULL, NULL, NULL, NULL, "next_at", {now} FROM "perfectqueue_meter"
-WHERE "key" IN ({keys})
-"""
+# PostgreSQL takes the type of a column from the first of its values that is not NULL.
+RULES = f"""{NAMED} UNION ALL
+SELECT '', "key", "running", NULL, NULL, NULL, NULL, "next_at", {{at}} FROM "perfectqueue_meter"
+WHERE "key" IN ({{keys}})
+UNION ALL {LIMITS.replace("{limits}", FAMILIES)}"""
 # How many run behind a limit, and when the next start is that keeps to its rate.
 Counts = dict[str, tuple[int, datetime | None]]
 # What a limit says: max_running, rate, period, burst, paused; and the time.
 Said = Sequence[Any]
 
 MAKE = 'INSERT INTO "perfectqueue_meter" ("key", "running") VALUES {rows} {unless}'
-RETURNING = ' RETURNING "key", "running", "next_at"'
 COUNT = """
 UPDATE "perfectqueue_meter" SET "running" = "running" + CASE "key" {running} END{next_at}
 WHERE "key" IN ({keys})
@@ -55,14 +62,22 @@ def allowances(
     """
     if not keys:
         return {}
-    if lock and not db.dialect.one_writer:
-        counted = locked(db, keys)
-        # The lock may have been waited for: so the time is that of this statement.
-        _none, rows = read_rules(db, keys, now)
-    else:
-        counted, rows = read_rules(db, keys, now, METERS_TOO)
-        if lock and len(counted) < len(keys):
-            counted = locked(db, keys)
+    held: Counts = {}
+    ahead = db.unanswered
+    if lock and db.dialect.one_writer:
+        make(db, keys)
+    elif lock and ahead.cursor is db.cursor:
+        # A caller's transaction may see only what was counted before it began.
+        held = locked(db, keys)
+    elif lock:
+        make(ahead, keys)
+        ahead.execute(METERS + db.dialect.lock_clause, keys=sorted(keys))
+    # The locks may have been waited for: what limits say is read after them.
+    counted, rows = read_rules(db, keys, now)
+    counted |= held
+    if lock and len(counted) < len(keys):
+        # One was deleted between the two.
+        return allowances(db, keys, now, lock=True)
     return {key: allowance(db, key, row, *counted.get(key, (0, None))) for key, row in rows.items()}
 
 
@@ -73,8 +88,8 @@ def allowance(
     moment = db.dialect.moment(at)
     return Allowance(
         key=key,
-        max_running=max_running,
         # MariaDB returns decimals where a UNION has signed and unsigned numbers.
+        max_running=None if max_running is None else int(max_running),
         interval=period / float(rate) if rate else 0.0,
         burst=int(burst or rate or 1),
         paused=bool(paused),
@@ -91,30 +106,25 @@ def of_keys(keys: Collection[str], rows: Mapping[str, R]) -> dict[str, R]:
     return {key: rows[by] for key, by in held if by is not None}
 
 
-def rules_for(keys: Collection[str]) -> tuple[str, dict[str, str], list[str]]:
-    """Return the query for the limits with these keys and all families, and its parameters."""
-    names: dict[str, list[str]] = {}
-    values: dict[str, str] = {}
-    for number, key in enumerate(sorted(keys)):
-        scope, _colon, values[f"n{number}"] = key.partition(":")
-        names.setdefault(scope, []).append(f"%(n{number})s")
-    parts = []
-    for number, (scope, marks) in enumerate(names.items()):
-        values[f"s{number}"] = scope
-        parts.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
-    return RULES.replace("{condition}", " OR ".join(parts), 1), values, list(names)
+def scopes_and_names(keys: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return of which scopes and names these keys are; a row with two of others does no harm."""
+    pairs = [key.partition(":")[::2] for key in keys]
+    return sorted({scope for scope, _name in pairs}), sorted({name for _scope, name in pairs})
 
 
 def read_rules(
-    db: Session, keys: Collection[str], now: datetime | None, meters: str = ""
+    db: Session, keys: Collection[str], now: datetime | None
 ) -> tuple[Counts, dict[str, Said]]:
-    """Return the rows of the limits for these keys, and by the same statement what is counted."""
+    """Return what is counted behind these keys, and the rows of the limits that hold for them."""
     counted: Counts = {}
     rows: dict[str, Said] = {}
-    statement, values, scopes = rules_for(keys)
-    # PostgreSQL takes the type of a column from the first of its values that is not NULL.
-    parts = {"more": ", NULL, {now}", "meters": meters}
-    found = db.rows(statement, values, now=now, **parts, keys=sorted(keys), scopes=scopes)
+    scopes, names = scopes_and_names(keys)
+    parts: dict[str, Any] = {"at": db.dialect.moving_clock if now is None else "{now}"}
+    parts |= {"few": str(FEW_FAMILIES), "scopes": scopes, "now": now}
+    found = db.rows(RULES, **parts, keys=sorted(keys), names=names)
+    if sum(name.endswith(FAMILY) for _scope, name, *_row in found) >= FEW_FAMILIES:
+        names = sorted({name[:end] + FAMILY for name in names for end in range(len(name) + 1)})
+        found += db.rows(NAMED, **parts, names=names)
     for scope, name, *row, next_at, at in found:
         if scope:
             rows[f"{scope}:{name}"] = [*row, at]
@@ -123,22 +133,21 @@ def read_rules(
     return counted, of_keys(keys, rows)
 
 
+def make(db: Session, keys: Collection[str]) -> None:
+    """Make those of these meters that are missing."""
+    names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
+    values = ", ".join([f"(%({name})s, 0)" for name in names])
+    unless = db.dialect.upsert("perfectqueue_meter", ["key"], {})
+    db.execute(MAKE, names, rows=values, unless=unless)
+
+
 def locked(db: Session, keys: Collection[str]) -> Counts:
     """Return what is counted, which no one else can change; make the rows that are missing."""
-    statement = METERS + db.dialect.lock_clause
-    rows = db.rows(statement, keys=sorted(keys))
-    if missing := sorted(set(keys).difference(key for key, *_count in rows)):
-        names = {f"k{number}": key for number, key in enumerate(missing)}
-        values = ", ".join([f"(%({name})s, 0)" for name in names])
-        # One that another has made in the meantime is locked, too.
-        unless = db.dialect.upsert("perfectqueue_meter", ["key"], {"key": "{old}"})
-        if db.cursor.db.features.can_return_rows_from_bulk_insert:
-            made = db.rows(MAKE + RETURNING, names, rows=values, unless=unless)
-        else:
-            db.execute(MAKE, names, rows=values, unless=unless)
-            made = db.rows(statement, keys=missing)
-        rows += made
-    return {key: (running, next_at) for key, running, next_at in rows}
+    # First what is missing, as allowances() does: else the two may wait for each other.
+    make(db, keys)
+    rows = db.rows(METERS + db.dialect.lock_clause, keys=sorted(keys))
+    counted = {key: (running, next_at) for key, running, next_at in rows}
+    return counted if len(counted) == len(keys) else locked(db, keys)
 
 
 @dataclass(slots=True)
@@ -192,7 +201,7 @@ class Meters:
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         next_at = next_at if moments else ""
-        db.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
+        db.unanswered.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
         self.settle()
 
     def settle(self) -> None:

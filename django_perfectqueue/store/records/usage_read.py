@@ -28,8 +28,8 @@ LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."account" = "own"."id"
 WHERE "own"."id" IN ({lanes})
 """
 COUNT = """
-SELECT {lane}, COUNT(*) FROM (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = {lane} LIMIT %(most)s
+SELECT {id}, COUNT(*) FROM (
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = {id} LIMIT %(most)s
 ) AS "line"
 """
 
@@ -157,8 +157,7 @@ def standings(db: Session, queue: str, users: Iterable[str], most: int) -> dict[
         lanes[account] = lanes[lane or account] = user = owners[account]
         terms = {"weight": weight, "max_running": max_running, "running": running}
         found[user] = {"waiting": 0, **terms}
-    counts = [COUNT.replace("{lane}", str(lane)) for lane in sorted(lanes)]
-    for lane, count in db.union(counts, {"most": most + 1}):
+    for lane, count in db.of_each(COUNT, sorted(lanes), {"most": most + 1}):
         facts = found[lanes[lane]]
         facts["waiting"] = min(facts["waiting"] + count, most + 1)
     return found

@@ -2,14 +2,17 @@
 
 from unittest import mock
 
+from django.db import connection
 from django.test import TestCase, TransactionTestCase
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
 from django_perfectqueue.inspection.why_waiting import why_waiting
-from django_perfectqueue.models import Hold, Meter, Task
+from django_perfectqueue.models import Hold, Limit, Meter, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.lanes import apply
 from django_perfectqueue.store.limits import meters
 from django_perfectqueue.store.limits.meters import forget_limits
@@ -165,6 +168,56 @@ class FamilyTests(TestCase):
             known = meters.known_limits({"name:stripe:a", "name:other"}, using="default")
         self.assertEqual(known, {"name:stripe:a"})
 
+    def test_of_very_many_families_each_name_has_its_longest(self):
+        for most, name in enumerate(("*", "s*", "stripe:*", "stripe:ab*", "mail:*", "t*")):
+            set_limit(name, max_running=most)
+        set_limit("stripe:own", max_running=9)
+        set_limit("*", scope="user", max_running=7)
+        for number in range(20):
+            set_limit(f"other-{number:02}*", max_running=99)
+        held = {
+            "name:stripe:a": 2,
+            "name:stripe:ab": 3,
+            "name:stripe:abc": 3,
+            "name:stripe:own": 9,
+            "name:sms": 1,
+            "name:mail:": 4,
+            "name:else": 0,
+            "user:t": 7,
+        }
+        for few in (1, 26, 27, 100):
+            with mock.patch.object(meters, "FEW_FAMILIES", few), reading("default") as db:
+                found = meters.allowances(db, {*held, "type:t"}, NOON)
+                self.assertEqual({key: one.max_running for key, one in found.items()}, held)
+
+    def test_a_row_of_another_scope_with_the_same_name_is_none_of_a_key(self):
+        set_limit("mail", scope="queue", max_running=1)
+        set_limit("mail-*", scope="type", max_running=1)
+        with reading("default") as db:
+            wanted = {"name:mail", "queue:other", "type:mail", "name:mail-1"}
+            self.assertEqual(meters.allowances(db, wanted, NOON), {})
+
+
+class StatementTests(TransactionTestCase):
+    """What needs no answer goes with the next statement where the driver takes several."""
+
+    setUp = test_holds.CostTests.setUp
+    sent = {"postgresql": (8, 5), "mysql": (9, 6), "sqlite": (24, 9)}
+
+    def test_ten_names_that_are_new(self):
+        set_limit("stripe:*", max_running=2)
+        for number in range(21):
+            submit(f"{number}", limits=[f"stripe:{number}"])
+        acquire(1, now=None)
+        with CaptureQueriesContext(connection) as taking:
+            taken = acquire(10, now=None)
+        with CaptureQueriesContext(connection) as finishing:
+            finish(*taken, now=None)
+        self.assertEqual(len(taken), 10)
+        sent = len(taking), len(finishing)
+        self.assertEqual(sent, self.sent[connection.vendor], taking.captured_queries)
+        self.assertEqual(set(Meter.objects.values_list("running", flat=True)), {0, 1})
+
 
 class ManyNamesTests(TestCase):
     """A user has tasks of more names than one acquire looks at."""
@@ -239,6 +292,20 @@ class CostTests(TransactionTestCase):
     def test_of_as_many_users(self):
         self.user = "user-{}"
         self.assert_flat(lambda: self.assert_taken(1), most=2)
+
+    def test_beside_more_families_than_are_read(self):
+        self.fill(range(self.few), 2, "tenant-{}")
+        measured = []
+        for names in (range(150), range(150, self.many)):
+            Limit.objects.bulk_create(
+                Limit(name=f"other-{number}-*", max_running=1) for number in names
+            )
+            refresh()
+            measured.append(self.measured(lambda: self.assert_taken(1)))
+        few, many = measured
+        allowed = few.rows + test_holds.ODD * test_holds.UNIT[connection.vendor]
+        self.assertLessEqual(many.rows, allowed, many.worst())
+        self.assertEqual(len(many.readings), len(few.readings))
 
     def test_beside_those_that_were_done(self):
         self.fill(range(10_000, 10_000 + self.many), 2, "tenant-{}")

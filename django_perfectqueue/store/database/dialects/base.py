@@ -117,11 +117,17 @@ class Dialect(ABC):
     # Whether indexes keep what is gone for as long as an older snapshot is open.
     keeps_dead_entries = False
 
+    # Whether it plans a query once for many ids, where a UNION of them is planned for each.
+    plans_laterally = False
+
     # A column that lets the transaction be lost, as a whole, if the server crashes.
     asynchronous_commit = ""
 
     # The SQL of the time, which may name the parameter ``now``.
     clock = ""
+
+    # The same, but read when a row is: after the locks for which those before it have waited.
+    moving_clock = "{now}"
 
     # The same where the caller has given the time.
     given_clock = ""
@@ -363,8 +369,10 @@ class Dialect(ABC):
         ``changes`` are the columns' new values in SQL, where ``{old}`` and ``{new}`` stand
         for the column as it is and as it was to be inserted. They come one after the other
         on MySQL, where a later one sees what the earlier ones have written. ``where`` spares
-        a write where the changes leave the row as it is.
+        a write where the changes leave the row as it is. Without changes the row is left as it is.
         """
+        if not changes:
+            return "ON CONFLICT DO NOTHING"
         names = ", ".join(f'"{column}"' for column in key)
         values = self.changed(table, changes)
         return f"ON CONFLICT ({names}) DO UPDATE SET {values}" + (where and f" WHERE {where}")

@@ -151,6 +151,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
     def upsert(
         self, table: str, key: Sequence[str], changes: Mapping[str, str], *, where: str = ""
     ) -> str:
+        changes = changes or {key[0]: "{old}"}
         return f"ON DUPLICATE KEY UPDATE {self.changed(table, changes)}"
 
     def inserted(self, column: str) -> str:

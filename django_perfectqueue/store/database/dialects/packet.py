@@ -22,6 +22,8 @@ class Packet:
     those of the next one.
     """
 
+    rowcount = 0  # nobody asks for that of what waits
+
     def __init__(
         self, connection: BaseDatabaseWrapper, starts: Iterable[str], *, several: bool, skip: int
     ) -> None:

@@ -96,11 +96,13 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     filled = staticmethod(filled_for)
     notifies = True
     keeps_dead_entries = True
+    plans_laterally = True
     removal = REMOVE
     change_clause = " FOR NO KEY UPDATE"
     keep_clause = " FOR KEY SHARE"
     skip_changed_clause = " FOR NO KEY UPDATE SKIP LOCKED"
     clock = "statement_timestamp()"
+    moving_clock = "clock_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 

@@ -58,6 +58,13 @@ def time_in(text: str, direction: int) -> datetime:
     return at + direction * timedelta(days=is_other_day)
 
 
+def time_to_come(text: str) -> datetime:
+    """Return a time as time_in() does; raise ValueError also for one that has passed."""
+    if (at := time_in(text, 1)) <= now():
+        raise ValueError(f"{text} has passed")
+    return at
+
+
 def seconds_of(value: object) -> float | None:
     """Return the seconds of a wait, from 0 to a hundred years; None for anything else."""
     seconds = seconds_in(value) if isinstance(value, str) else value

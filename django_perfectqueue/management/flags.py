@@ -11,15 +11,12 @@ import re
 import socket
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
-
-from django.utils.timezone import now
 
 from django_perfectqueue.fairness.report import WINDOWS
 from django_perfectqueue.health.checks import seconds
 from django_perfectqueue.lib.checks import LARGEST, whole
-from django_perfectqueue.lib.durations import rate_in, seconds_in, time_in
+from django_perfectqueue.lib.durations import rate_in, seconds_in, time_to_come
 from django_perfectqueue.models import Schedule, Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import ARGUMENTS
@@ -82,11 +79,6 @@ def address(text: str) -> tuple[str, int] | None:
 def pair(text: str) -> tuple[str, str] | None:
     old, _equals, new = text.partition("=")
     return (old, new) if old and new else None
-
-
-def time_to_come(text: str) -> datetime | None:
-    at = time_in(text, 1)
-    return at if at > now() else None
 
 
 number = kind("a number", float)

@@ -116,7 +116,7 @@ class LimitTests(AdminTestCase):
         terms = "until 2030-01-01 04:00, by boss: ticket 812"
         self.assertContains(self.client.get(LIMITS), terms)
         response = self.act(LIMITS, "pause", row, until="soon")
-        self.assertIn("Give a time such as", self.reported(response)[0])
+        self.assertIn("Give a time to come such as", self.reported(response)[0])
         self.assertEqual(limit("a", scope="type").note, "ticket 812")
 
     def test_limits_are_paused_unpaused_and_deleted(self):
@@ -141,7 +141,7 @@ class LimitTests(AdminTestCase):
         self.assertContains(page, '<span class="pq-status pq-failed">paused')
         self.assertTrue(limit("mail", scope="type").paused)
         page = press(self.client, page, "pause", until="soon")
-        self.assertContains(page, "Give a time such as 1h")
+        self.assertContains(page, "Give a time to come such as 1h")
         press(self.client, page, "unpause")
         self.assertIsNone(limit("mail", scope="type"))
         self.assertEqual(self.client.post(LIMITS, {"type": "a" * 256}).status_code, 400)

@@ -213,7 +213,7 @@ class PauseTests(UsersCase):
     def test_what_is_no_time_is_refused(self):
         response = self.send("pause", url=self.one("ann"), until="soon")
 
-        self.assertIn("Give a time such as", self.reported(response)[0])
+        self.assertIn("Give a time to come such as", self.reported(response)[0])
         self.assertFalse(FairShare.objects.exists())
 
 

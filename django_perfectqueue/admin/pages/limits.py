@@ -30,7 +30,7 @@ from django_perfectqueue.fairness.limits import next_at, unfit, with_meters
 from django_perfectqueue.fairness.wording import members_of, origin_of, queue_of, rate_of, user_of
 from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.checks import text
-from django_perfectqueue.lib.durations import time_in
+from django_perfectqueue.lib.durations import time_to_come
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit
 from django_perfectqueue.payload.inputs import KEY_LENGTH
@@ -71,9 +71,9 @@ class PauseTerms(forms.Form):
     def clean_until(self) -> datetime | None:
         text = self.cleaned_data["until"].strip()
         try:
-            return time_in(text, 1) if text else None
+            return time_to_come(text) if text else None
         except (ValueError, OverflowError) as error:
-            message = gettext("Give a time such as 1h, 04:00 or 2026-11-24T04:00.")
+            message = gettext("Give a time to come such as 1h, 04:00 or 2026-11-24T04:00.")
             raise forms.ValidationError(message) from error
 
 

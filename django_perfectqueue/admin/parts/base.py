@@ -172,7 +172,7 @@ class StoredAdmin(ModelAdmin):
 
     def say_done(self, request: HttpRequest, count: int, what: object) -> None:
         """Say to how many something was done."""
-        text, level = gettext("Nothing changed: all are in this state already."), messages.INFO
+        text, level = gettext("Nothing changed: none was chosen, or all are so."), messages.INFO
         if count:
             text, level = gettext("Done: %s.") % f"{count} {what}", messages.SUCCESS
         self.message_user(request, text, level)

@@ -3,7 +3,6 @@
 from django_perfectqueue.backoff import Backoff as Backoff
 from django_perfectqueue.backoff import Exponential as Exponential
 from django_perfectqueue.backoff import Fixed as Fixed
-from django_perfectqueue.backoff import Linear as Linear
 from django_perfectqueue.backoff import Steps as Steps
 from django_perfectqueue.verdicts import Discard as Discard
 from django_perfectqueue.verdicts import Retry as Retry

@@ -73,25 +73,6 @@ class Fixed(Backoff):
         return self.first
 
 
-class Linear(Backoff):
-    """Waits for ``first``, and for ``step`` longer each time; ``step`` None is ``first``."""
-
-    def __init__(
-        self,
-        first: Wait,
-        step: Wait | None = None,
-        longest: Wait | None = None,
-        *,
-        jitter: float = SPREAD,
-    ) -> None:
-        super().__init__(jitter=jitter, longest=longest)
-        self.first = in_seconds("first", first)
-        self.step = self.first if step is None else in_seconds("step", step)
-
-    def usual(self, errors: int) -> float:
-        return self.first + self.step * (errors - 1)
-
-
 class Exponential(Backoff):
     """Waits for ``first``, and each time ``factor`` times as long, up to ``longest``."""
 
@@ -128,7 +109,7 @@ class Steps(Backoff):
 
 
 # Those that can be kept with a task: a row must not choose what a worker imports or calls.
-KEPT = {kind.__name__: kind for kind in (Fixed, Linear, Exponential, Steps)}
+KEPT = {kind.__name__: kind for kind in (Fixed, Exponential, Steps)}
 
 
 def kept(value: object) -> list[object]:

@@ -122,7 +122,6 @@ TEXT = """
 --deadline SPAN       A tick that is later than this is dropped.
 --debounce SPAN       Merge submits of a key into one task, which starts this long after the last.
 --delay SPAN          Submit the task this long after its tick.
---delete              Delete each row there once its task is here. By default they stay.
 --drain WORKER        A worker (host:pid), or all of a host, that end their tasks and take no more.
 --dry-run             Print what would be done, and do nothing.
 --ends-at TIME        The last tick is not after this.

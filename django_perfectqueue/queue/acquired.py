@@ -57,7 +57,8 @@ class AcquiredTask(ReportingTask):
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
     signals are sent for one of its tasks. ``others_first`` asks a worker whether it is to
     yield to the tasks of others, None is outside of a worker; ``parting`` is how it is to end once
-    its handler is left, as it has yielded or waits.
+    its handler is left, as it has yielded or waits. ``moment`` is the time that a test
+    has set, None that of the server.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -68,6 +69,7 @@ class AcquiredTask(ReportingTask):
         default=None, repr=False, compare=False
     )
     parting: store.Ending | None = field(default=None, repr=False, compare=False)
+    moment: datetime | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
@@ -148,7 +150,7 @@ class AcquiredTask(ReportingTask):
         """
         # A renewal would lock the ticket as long as the transaction lasts.
         alive_time = self.alive_time if self.deferred is None else None
-        using = self.lease.using
+        using, now = self.lease.using, now or self.moment
         [pulse] = store.leases.heartbeat([self.lease], alive_time=alive_time, using=using, now=now)
         if not pulse.held:
             raise self._preempted()
@@ -163,15 +165,16 @@ class AcquiredTask(ReportingTask):
         this has ended the task.
         """
         self._refuse_if_settled()
+        using, now = self.lease.using, now or self.moment
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
-        if why := store.database.too_long(payload, using=self.lease.using):
+        if why := store.database.too_long(payload, using=using):
             raise exceptions.InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
             self.lease = store.update_payload(
-                self.lease, payload, alive_time=self.alive_time, using=self.lease.using, now=now
+                self.lease, payload, alive_time=self.alive_time, using=using, now=now
             )
 
         self._write(write)
@@ -368,12 +371,8 @@ class AcquiredTask(ReportingTask):
         """Have the attempt end until a wait is over: at once where nobody runs it who would."""
         ending = store.Ending.suspend(wait)
         if running.get() is not self:
-            self._end_once(ending, self._time())
+            self._end_once(ending, None)
         self._leave(ending)
-
-    def _time(self) -> datetime | None:
-        """Return the time that a test has set; None is that of the server."""
-        return None
 
     @property
     def is_between_steps(self) -> bool:
@@ -411,8 +410,9 @@ class AcquiredTask(ReportingTask):
 
         def write() -> None:
             done = self.completion(result)
+            using, worker = self.lease.using, self.worker
             with self._settling():
-                if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
+                if store.finish([done], using=using, worker=worker, now=now or self.moment):
                     raise self._preempted()
                 self._settle("finished")
 
@@ -499,7 +499,7 @@ class AcquiredTask(ReportingTask):
                 seconds=self.seconds,
                 using=self.lease.using,
                 worker=self.worker,
-                now=now,
+                now=now or self.moment,
             )
             if self.lease not in words:
                 raise self._preempted()

@@ -94,7 +94,7 @@ class Join:
         if why := store.database.too_long(text, **terms):
             raise InvalidResultError(f"{what} can't be stored: {why}. Join fewer of them.")
         wait = store.Wait(Kind.JOIN, self.name)
-        store.dependencies.end_join(steps.task.lease, wait, text, **terms, now=steps.task._time())
+        store.dependencies.end_join(steps.task.lease, wait, text, **terms, now=steps.task.moment)
         steps.kept[Kind.JOIN, self.name] = None
         return text
 

@@ -144,7 +144,7 @@ class Steps:
         rows = self.rows.values_list(ServerNow(), "kind", "name", "pk", short, "kept_at", "until")
         found = store.database.with_retries(lambda: list(rows), using=self.using)
         for clock, kind, name, *row in found:
-            self.read_at = self.task._time() or clock
+            self.read_at = self.task.moment or clock
             self.kept[kind, name] = Kept(*row)
             self.signals += kind == Kind.SIGNAL
 
@@ -167,7 +167,7 @@ class Steps:
     def look(self, kind: Kind, name: str, end: Callable[[datetime], datetime | None]) -> str:
         """Do the same for one that was not ended when this attempt has read; return the text."""
         task, row, now = self.task, self.kept.get((kind, name)), self.read_at
-        terms: Any = {"using": self.using, "now": task._time()}
+        terms: Any = {"using": self.using, "now": task.moment}
         if not (row and row.until and now and row.until <= now):
             now, signal = store.steps.look_for_signal(task.lease.task_id, name, **terms)
             if kind == Kind.WAIT and signal is not None:

@@ -143,7 +143,7 @@ class TaskTerms(TypedDict, total=False):
     ``tags`` are up to 20 names of up to 64 characters by which it is found. The tasks of a
     ``sequence``, a name of up to 50 characters, run one after the other, each once the one before
     has finished. ``max_attempts``, 1 or more, is how many attempts may end in an error. ``backoff``
-    is the wait before the next one, a Fixed, Linear, Exponential or Steps, or several waits in
+    is the wait before the next one, a Fixed, Exponential or Steps, or several waits in
     turn, as a list or a text such as ``"10s,1m"``. Both go before what the handler and the settings
     say.
     """

@@ -93,25 +93,6 @@ class Taking:
             taken = await take()
         return taken[0] if taken else None
 
-    def consume(
-        self, timeout: Duration | None = None, *, alive_time: float | None = None
-    ) -> Iterator[AcquiredTask]:
-        """
-        Take one task after another, and wait for the next; end when none has come for so long.
-
-        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
-        poll(), None for ever; raise what that does.
-        """
-        while task := self.poll(timeout, alive_time=alive_time):
-            yield task
-
-    async def consume_async(
-        self, timeout: Duration | None = None, *, alive_time: float | None = None
-    ) -> AsyncIterator[AcquiredTask]:
-        """Do what consume() does, without holding up the event loop."""
-        while task := await self.apoll(timeout, alive_time=alive_time):
-            yield task
-
     def __iter__(self) -> Iterator[AcquiredTask]:
         while task := self.poll():
             yield task

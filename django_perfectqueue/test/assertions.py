@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from unittest import TestCase as UnittestCase
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 from django.test import TestCase
 from django.utils.functional import classproperty
 
@@ -43,7 +43,7 @@ class QueueAssertions(UnittestCase):
         Other words are those of submitted(): data, args, kwargs, user, queue, key, priority.
         Return those that are so.
         """
-        return self._check(everything(using), wanting(type, wanted), count, using)
+        return self._check(everything(using), wanting(type, wanted), count)
 
     def assertNotSubmitted(  # noqa: N802
         self,
@@ -75,7 +75,7 @@ class QueueAssertions(UnittestCase):
         before = everything(using)
         yield found
         new = [one for one in everything(using) if one not in before]
-        found += self._check(new, looked_for, count, using)
+        found += self._check(new, looked_for, count)
 
     def assertTaskStatus(  # noqa: N802
         self,
@@ -102,7 +102,6 @@ class QueueAssertions(UnittestCase):
         found: list[SubmittedTask],
         wanted: dict[str, object],
         count: int | None,
-        using: str | None,
     ) -> list[SubmittedTask]:
         same = [one for one in found if matches(one, wanted)]
         if (count is None and same) or len(same) == count:
@@ -111,10 +110,7 @@ class QueueAssertions(UnittestCase):
         tasks = "task" if count == 1 else "tasks"
         expected = "No task" if count is None else f"{len(same)} instead of {count} {tasks}"
         verb = "was" if count is None or len(same) == 1 else "were"
-        hint = hint_at_hooks(using) if len(same) < (count or 1) else ""
-        raise self.failureException(
-            f"{expected} with {what} {verb} submitted. {listed(found)}{hint}"
-        )
+        raise self.failureException(f"{expected} with {what} {verb} submitted. {listed(found)}")
 
 
 class QueueTestCase(QueueAssertions, TestCase):
@@ -151,22 +147,3 @@ def why(row: Task) -> str:
         return f" {row.dead_letter.group}: {row.dead_letter.message}".rstrip(": ")
     last = row.attempts.order_by("-id").first()
     return f" Its last attempt: {last.error}: {last.message}".rstrip(": ") if last else ""
-
-
-def hint_at_hooks(using: str | None) -> str:
-    """Return a hint about calls that wait for a commit that never comes."""
-    hooks = connections[using or database()].run_on_commit
-    waiting = [hook for hook in hooks if not is_ours(hook[1])]
-    if not waiting:
-        return ""
-    return (
-        f"\n{len(waiting)} callbacks of on_commit() wait for a commit, which a TestCase never"
-        " does: wrap what is tested in captureOnCommitCallbacks(execute=True)."
-    )
-
-
-def is_ours(function: object) -> bool:
-    """Return whether this package itself registered an on_commit() call."""
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__module__", "")).startswith("django_perfectqueue.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -49,16 +48,6 @@ class Drained(list[Run]):
     def results(self) -> list[JSON]:
         """What each attempt returned."""
         return [run.result for run in self]
-
-    @property
-    def errors(self) -> list[BaseException]:
-        """What handlers have raised, also where they are tried again."""
-        return [run.error for run in self if run.error is not None]
-
-    @property
-    def counts(self) -> Counter[str]:
-        """How many attempts ended in which word."""
-        return Counter(self.words)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "Nothing was due."

@@ -67,7 +67,6 @@ class HeldTask(AcquiredTask):
     ``returned`` and ``wait`` are what its handler has settled it with.
     """
 
-    moment: datetime | None = None
     returned: JSON = None
     wait: float | None = None
 
@@ -76,21 +75,12 @@ class HeldTask(AcquiredTask):
         using, worker = self.lease.using, self.worker
         return not store.finish([completion], using=using, worker=worker, now=self.moment)
 
-    def _time(self) -> datetime | None:
-        return self.moment
-
-    def heartbeat(self, *, now: datetime | None = None) -> None:
-        super().heartbeat(now=now or self.moment)
-
-    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
-        super().update_data(changes, now=now or self.moment)
-
     def finish(self, result: object = None, *, now: datetime | None = None) -> None:
-        super().finish(result, now=now or self.moment)
+        super().finish(result, now=now)
         self.returned = result
 
     def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
-        super()._end(ending, now=now or self.moment)
+        super()._end(ending, now=now)
         self.wait = None if ending.outcome else ending.wait
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from operator import attrgetter
 from typing import Protocol
 
 from django_perfectqueue import models
@@ -15,7 +13,8 @@ from django_perfectqueue.queue import Queue, TaskHandle, database
 
 SHOWN, WIDTH = 20, 300
 PARTS = ("data", "args", "kwargs")
-NAMES = (*PARTS, "user", "queue", "key", "priority")
+COLUMNS = ("data", "user", "queue", "key", "priority", "type")
+NAMES = (*PARTS, *COLUMNS[1:-1])
 
 
 class DjangoTaskRoute(Protocol):
@@ -36,7 +35,7 @@ def type_of(kind: Kind) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedTask:
-    """One task as it was submitted; ``data`` is as JSON gives it back."""
+    """One task as it was submitted; ``data`` is as JSON gives it back, ``task`` has the rest."""
 
     key: str
     type: str
@@ -44,21 +43,12 @@ class SubmittedTask:
     queue: str
     user: str
     priority: int
-    run_at: datetime | None
-    expires_at: datetime | None
-    limits: tuple[str, ...]
-    tags: tuple[str, ...]
     using: str
 
     @classmethod
     def of_row(cls, row: models.Task) -> SubmittedTask:
-        names = ("key", "type", "data", "queue", "user", "priority", "run_at", "expires_at")
-        return cls(
-            **{name: getattr(row, name) for name in names},
-            limits=tuple(filter(None, row.limits.split(","))),
-            tags=tuple(tag.tag for tag in sorted(row.tags.all(), key=attrgetter("pk"))),
-            using=str(row._state.db),
-        )
+        values = {name: getattr(row, name) for name in COLUMNS}
+        return cls(**values, using=str(row._state.db))
 
     @property
     def task(self) -> TaskHandle:
@@ -116,7 +106,6 @@ def matches(one: SubmittedTask, wanted: Mapping[str, object]) -> bool:
 
 def everything(using: str | None = None) -> list[SubmittedTask]:
     rows = models.Task.objects.using(using or database()).order_by("pk")
-    rows = rows.prefetch_related("tags")
     return [SubmittedTask.of_row(row) for row in rows]
 
 

@@ -172,10 +172,10 @@ class OverviewTests(AdminTestCase):
         submit_many(4, run_at="1h", now=None)
         with mock.patch.object(counts, "COUNTED", 2):
             page = self.shown()
-            out = run("pq_queue", "show")
+            out = run("pq_queue", "list")
         self.assertIn(">3+<", page)
         self.assertNotIn("0+", page)
-        self.assertRegex(out, r"running +-\n")
+        self.assertRegex(out, r"default +0 +- +- ")
 
     def test_it_takes_few_statements_however_much_there_is(self):
         """Two find the session and the user, and two the permissions of who is no superuser."""

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.application import Backoff, Exponential, Fixed, Linear, Steps
+from django_perfectqueue.application import Backoff, Exponential, Fixed, Steps
 from django_perfectqueue.exceptions import ConfigError
 
 
@@ -12,8 +12,7 @@ class WaitTests(SimpleTestCase):
     def test_each_has_its_waits(self):
         table = (
             (Fixed("5m", jitter=0), [300, 300, 300, 300]),
-            (Linear(10, jitter=0), [10, 20, 30, 40]),
-            (Linear(10, timedelta(seconds=1), longest=12, jitter=0), [10, 11, 12, 12]),
+            (Fixed(timedelta(seconds=1), jitter=0), [1, 1, 1, 1]),
             (Exponential(jitter=0), [15, 30, 60, 120]),
             (Exponential(1, 50, 10, jitter=0), [1, 10, 50, 50]),
             (Steps(0, 1, "1m", jitter=0), [0, 1, 60, 60]),
@@ -24,7 +23,6 @@ class WaitTests(SimpleTestCase):
 
     def test_however_many_errors_there_were_there_is_a_wait(self):
         self.assertEqual(Exponential(1, 50, 10, jitter=0).wait(32_767), 50)
-        self.assertTrue(math.isfinite(Linear(1).wait(32_767)))
 
     def test_chance_spreads_them_unless_configured_otherwise(self):
         """
@@ -45,7 +43,7 @@ class WaitTests(SimpleTestCase):
             lambda: Fixed(-1),
             lambda: Fixed(None),
             lambda: Fixed(5, jitter=2),
-            lambda: Linear(math.nan),
+            lambda: Fixed(math.nan),
             lambda: Exponential(5, factor=0.5),
             lambda: Exponential(True),
             lambda: Steps(),

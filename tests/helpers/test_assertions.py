@@ -1,6 +1,5 @@
 from unittest import mock, skipUnless
 
-from django.db import transaction
 from django.test import override_settings
 
 from django_perfectqueue import compat
@@ -79,17 +78,6 @@ class StoredTests(QueueTestCase):
             self.assertSubmits("report"),
         ):
             pass
-
-    def test_a_failure_tells_of_what_waits_for_a_commit(self):
-        transaction.on_commit(lambda: self.queue.submit("k1", "report"))
-        with self.assertRaisesMessage(AssertionError, "captureOnCommitCallbacks(execute=True)"):
-            self.assertSubmitted("report")
-
-    def test_what_the_queue_itself_does_at_a_commit_is_not_reported(self):
-        self.queue.submit_many([{"key": "k1", "type": "report"}])
-        with self.assertRaises(AssertionError) as raised:
-            self.assertSubmitted("other")
-        self.assertNotIn("on_commit", str(raised.exception))
 
     def test_a_tasks_status_is_asserted_with_its_reason(self):
         task = make_task("report", status="failed", key="k1", message="too large")

@@ -60,10 +60,7 @@ class CommandTests(TestCase):
             ("pq_task", "show", NASTY, *queue),
             ("pq_task", "show", NASTY + "x"),
             ("pq_task", "show", "waiting", *queue),
-            (
-                "pq_queue",
-                "show",
-            ),
+            ("pq_queue", "list"),
             ("pq_queue", "show", NASTY),
             ("pq_status", "workers", *queue),
             ("pq_user", "report", *queue),

@@ -8,7 +8,6 @@ from unittest import mock, skipUnless
 from django.core.management import CommandError
 from django.db import OperationalError, connection, connections
 from django.test import SimpleTestCase, TestCase
-from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import compat
 from django_perfectqueue.management.commands import pq_import
@@ -188,21 +187,17 @@ class AncestorTests(TableTestCase):
         self.assertIn("To be imported: 1 task (queue: default).", out)
         self.assertFalse(Task.objects.exists())
 
-    def test_what_is_here_is_deleted_there_when_that_is_asked_for(self):
-        """
-        What can't be moved stays, and so does a task whose key another one has here.
-        """
+    def test_what_is_here_is_passed_over_and_a_key_of_another_type_is_left_behind(self):
         for key in ("before", "now", "taken", "strange"):
             self.add(key, {"type": "strange" if key == "strange" else "report"})
         Queue().submit("before", "report")
         Queue().submit("taken", "echo")
         with mock.patch.object(move, "BATCH", 3):
-            out = refused(self, "pq_import", "perfectqueue", "--delete")
+            out = refused(self, "pq_import", "perfectqueue")
 
         self.assertIn("Imported: 1 task (queue: default). 1 was there already.", out)
-        self.assertIn("2 rows are deleted there.", out)
         self.assertIn("1 with a key that a task of another type has\n      taken (echo)", out)
-        self.assertEqual(self.rows("perfectqueue"), 2)
+        self.assertEqual(self.rows("perfectqueue"), 4)
 
     def test_a_task_that_another_program_stores_meanwhile_is_not_taken_for_ours(self):
         self.add("same", {"type": "report"})
@@ -215,10 +210,10 @@ class AncestorTests(TableTestCase):
             return submit_many(queue, tasks, **options)
 
         with mock.patch.object(Queue, "submit_many", late):
-            out = refused(self, "pq_import", "perfectqueue", "--delete")
-        self.assertIn("Imported: 0 tasks. 1 was there already. 1 row", out)
+            out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("Imported: 0 tasks. 1 was there already.\n", out)
         self.assertIn("1 with a key that a task of another type has\n      other (echo)", out)
-        self.assertEqual(self.rows("perfectqueue"), 1)
+        self.assertEqual(self.rows("perfectqueue"), 2)
 
     def test_an_older_table_has_fewer_columns(self):
         self.insert("old_queue", id="k1", timeout=1, data=b'{"type": "report"}', created_at=1)
@@ -236,7 +231,7 @@ class AncestorTests(TableTestCase):
                 1,
             ),
         ):
-            rows = PerfectQueue("default").page(None, 2, lock=False)
+            rows = PerfectQueue("default").page(None, 2)
             with (
                 self.subTest(message),
                 mock.patch.object(move, "BATCH", 2),
@@ -255,34 +250,6 @@ class AncestorTests(TableTestCase):
         with mock.patch("django_perfectqueue.management.importing.sources.LARGEST", 10):
             out = refused(self, "pq_import", "perfectqueue")
         self.assertIn("bomb (unpacked it has more than 10 bytes)", out)
-
-    @skipUnless(connection.features.has_select_for_update, "It locks no rows.")
-    def test_rows_that_are_to_be_deleted_are_locked(self):
-        self.add("k1", {"type": "report"})
-        for words, locks in ((("--dry-run",), False), (("--delete",), True)):
-            with CaptureQueriesContext(connection) as queries:
-                run("pq_import", "perfectqueue", *words)
-            reported = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
-            reported += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
-            self.assertEqual({"FOR UPDATE" in sql for sql in reported}, {locks})
-
-    def test_what_was_rolled_back_was_not_imported(self):
-        for number in range(3):
-            self.add(f"k{number}", {"type": "report"})
-        real = Table.delete
-
-        def delete(table, ids):
-            if "k2" in ids:
-                raise OperationalError("deadlock")
-            return real(table, ids)
-
-        with (
-            mock.patch.object(move, "BATCH", 2),
-            mock.patch.object(Table, "delete", delete),
-        ):
-            out = refused(self, "pq_import", "perfectqueue", "--delete")
-        self.assertIn("refused: deadlock", out)
-        self.assertEqual((len(Queue()), self.rows("perfectqueue")), (2, 1))
 
     def test_what_is_asked_for_must_be_there(self):
         table = [
@@ -339,21 +306,17 @@ class ElsewhereTests(TestCase):
         with connections["elsewhere"].cursor() as cursor:
             return cursor.execute("SELECT COUNT(*) FROM perfectqueue").fetchone()[0]
 
-    def test_what_is_stored_is_deleted_there_and_nothing_else(self):
-        words = ("perfectqueue", "--from-database", "elsewhere", "--delete")
+    def test_what_was_refused_is_moved_when_it_is_run_again(self):
+        words = ("perfectqueue", "--from-database", "elsewhere")
         with mock.patch.object(Queue, "submit_many", side_effect=OperationalError("gone")):
             out = refused(self, "pq_import", *words)
         self.assertIn("The database 'default' refused: gone", out)
         self.assertEqual(self.left(), 3)
 
-        with mock.patch.object(Table, "delete", side_effect=OperationalError("gone")):
-            out = refused(self, "pq_import", *words)
-        self.assertIn("'elsewhere', from which to import, refused: gone", out)
-        self.assertEqual((self.left(), len(Queue())), (3, 3))
-
         out = run("pq_import", *words)
-        self.assertIn("3 were there already. 3 rows are deleted there.", out)
-        self.assertEqual((self.left(), len(Queue())), (0, 3))
+        self.assertIn("Imported: 3 tasks", out)
+        self.assertIn("3 were there already.", run("pq_import", *words))
+        self.assertEqual((self.left(), len(Queue())), (3, 3))
 
 
 class TasksDbTests(TableTestCase):
@@ -385,11 +348,11 @@ class TasksDbTests(TableTestCase):
         self.add(status="NEW", run_after=None)
         for status in ("RUNNING", "SUCCESSFUL", "FAILED"):
             self.add(status=status)
-        out = run("pq_import", "django-tasks-db", "--any-type", "--delete")
+        out = run("pq_import", "django-tasks-db", "--any-type")
 
         self.assertEqual(
             out,
-            "Imported: 3 tasks (queue: default, mail). 3 rows are deleted there.\n"
+            "Imported: 3 tasks (queue: default, mail).\n"
             "Not to be moved:\n  1 running, or left so by a worker that died\n  2 ended\n"
             "No worker serves queue 'mail', and no setting names it: start one by"
             " pq_worker --queue mail.\n",
@@ -398,7 +361,7 @@ class TasksDbTests(TableTestCase):
         self.assertEqual((row.priority, row.run_at, row.status), (7, NOON, "scheduled"))
         self.assertEqual(task(plain).data["args"], [1, 2])
         self.assertEqual(task(plain).status, "waiting")
-        self.assertEqual(self.rows(self.table), 3)
+        self.assertEqual(self.rows(self.table), 6)
         self.assertIn("Imported: 0 tasks.", run("pq_import", "django-tasks-db"))
 
     def test_batches_follow_the_ids_whatever_their_form(self):
@@ -500,7 +463,7 @@ class DjangoQ2Tests(TableTestCase):
         self.schedule(8, kwargs="hook='report'")
         self.schedule(9, hook="report", name="hooked")
         self.schedule(10, args="{1, 2}")
-        out = refused(self, "pq_import", "django-q2", "--delete")
+        out = refused(self, "pq_import", "django-q2")
 
         row = task(first)
         self.assertEqual(row.data, {"args": [1, "two"], "kwargs": {"x": 1}})
@@ -516,7 +479,6 @@ class DjangoQ2Tests(TableTestCase):
             "5 rows are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual(self.rows("django_q_schedule"), 6)
 
 
 class CeleryBeatTests(TableTestCase):
@@ -563,7 +525,7 @@ class CeleryBeatTests(TableTestCase):
         self.add(8, kwargs="[]")
         self.add(9, headers='{"x": 1}')
         self.add(10, clocked_id=77)
-        out = refused(self, "pq_import", "celery-beat", "--delete")
+        out = refused(self, "pq_import", "celery-beat")
 
         first, second = task("celery-beat-1"), task("celery-beat-2")
         self.assertEqual(first.data, {"args": [1, 2], "kwargs": {"x": None}})
@@ -582,7 +544,6 @@ class CeleryBeatTests(TableTestCase):
             "5 rows are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual(self.rows(self.table), 7)
 
     def crontab(self, number, text, zone="Europe/Zurich"):
         names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
@@ -602,7 +563,7 @@ class CeleryBeatTests(TableTestCase):
         self.add(5, **again, interval_id=2)
         self.add(6, **again, interval_id=77)
         self.add(7, **again, crontab_id=1, task="nobody")
-        out = refused(self, "pq_import", "celery-beat", "--delete")
+        out = refused(self, "pq_import", "celery-beat")
 
         first, second, third = (schedule(name) for name in ("nightly", "task-2", "task-3"))
         self.assertEqual((first.cron, first.timezone), ("0 3 * * mon-fri", "Europe/Zurich"))
@@ -618,7 +579,7 @@ class CeleryBeatTests(TableTestCase):
             "4 rows are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual((self.rows(self.table), Schedule.objects.count()), (4, 3))
+        self.assertEqual(Schedule.objects.count(), 3)
 
     def test_a_second_time_nothing_changes_and_a_dry_run_stores_nothing(self):
         self.crontab(1, "0 3 * * *")
@@ -627,8 +588,8 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual((facts["schedules"], Schedule.objects.count()), (1, 0))
         run("pq_import", "celery-beat")
         Schedules()["task-1"].pause("why")
-        self.assertIn("1 was there already.", run("pq_import", "celery-beat", "--delete"))
-        self.assertEqual((schedule("task-1").note, self.rows(self.table)), ("why", 0))
+        self.assertIn("1 was there already.", run("pq_import", "celery-beat"))
+        self.assertEqual(schedule("task-1").note, "why")
 
     def test_another_schedule_of_its_name_stays(self):
         self.crontab(1, "0 3 * * *")

@@ -38,10 +38,7 @@ EVERY = (
     ("pq_task", "retry", "k"),
     ("pq_task", "retry", "--all", "--yes"),
     ("pq_queue", "purge", "--yes"),
-    (
-        "pq_queue",
-        "show",
-    ),
+    ("pq_queue", "show", "default"),
 )
 TOUCHING = [command for command in EVERY if os.devnull not in command]
 

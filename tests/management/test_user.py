@@ -32,7 +32,7 @@ class QueueShareTests(TestCase):
         out = run("pq_queue", "set", "mail", "--weight", "2")
         self.assertEqual(out, "Queue 'mail', as a whole: weight 2.\n")
         self.assertEqual(QueueShare.objects.get().weight, 2)
-        self.assertRegex(run("pq_queue", "show", "mail"), r"weight 2\n")
+        self.assertRegex(run("pq_queue", "show", "mail"), r"weight 2\.\n")
         self.assertRegex(run("pq_queue", "show", "mail"), r"\S+@\S+ +added: weight 2\n")
 
         self.assertIn("weight 1.", run("pq_queue", "reset", "mail"))
@@ -58,7 +58,7 @@ class PauseTests(TestCase):
         entered("pq_queue", "pause", "slaes", stdout=out, stderr=out)
         self.assertIn("Queue 'slaes' has no tasks. Did you mean 'sales'?", out.getvalue())
         self.assertTrue(Queue("reports").is_paused())
-        self.assertRegex(run("pq_queue", "show", "mail"), r"  weight 1, paused, by \S+@\S+\n")
+        self.assertRegex(run("pq_queue", "show", "mail"), r"weight 1, paused, by \S+@\S+\.\n")
         [done] = run_json("pq_queue", "unpause", "mail")
         self.assertEqual((done["queue"], done["paused"]), ("mail", False))
         self.assertIn("as a whole: weight 1.\n", run("pq_queue", "unpause", "reports"))

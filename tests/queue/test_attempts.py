@@ -9,7 +9,7 @@ from itertools import pairwise
 from django.test import TestCase, override_settings
 
 from django_perfectqueue.application import Registry, handler
-from django_perfectqueue.backoff import Exponential, Fixed, Linear, Steps, kept, restored
+from django_perfectqueue.backoff import Exponential, Fixed, Steps, kept, restored
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Attempt, Task
 from django_perfectqueue.queue import Queue
@@ -135,7 +135,7 @@ class AttemptsTests(TestCase):
             ({"backoff": []}, "backoff can't be []: Steps needs at least one wait"),
             ({"backoff": {}}, "backoff can't be {}: a step must be"),
             ({"backoff": len}, "a step must be a timedelta, seconds or a span"),
-            ({"backoff": Own(1)}, "must be one of Fixed, Linear, Exponential, Steps, not Own"),
+            ({"backoff": Own(1)}, "must be one of Fixed, Exponential, Steps, not Own"),
             ({"backoff": [1] * 9000}, "The context (backoff) may have at most 8192 bytes"),
         ):
             with self.subTest(options), self.assertRaisesMessage(InvalidTaskError, message):
@@ -180,7 +180,6 @@ class FormTests(TestCase):
     def test_a_backoff_is_the_same_after_it_was_kept(self):
         for backoff in (
             Fixed(5, jitter=0),
-            Linear(1, "2m", "1h"),
             Exponential("1m", 600, 3, jitter=0.5),
             Steps(1, "10s", "5m"),
         ):

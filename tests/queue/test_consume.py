@@ -83,7 +83,7 @@ class WaitTests(TransactionTestCase):
             submit(key, now=None)
         submit("k3", run_at=0.2, now=None)
         got = []
-        for task in Queue().consume("1s"):
+        while task := Queue().poll("1s"):
             got.append(task.key)
             task.finish()
         self.assertEqual(sorted(got), ["k1", "k2", "k3"])
@@ -92,9 +92,9 @@ class WaitTests(TransactionTestCase):
         async def story():
             self.assertIsNone(await Queue().apoll(0.1))
             await Queue().asubmit("k1", "report", run_at=0.2)
-            return [task.key async for task in Queue().consume_async(0.6)]
+            return await Queue().apoll(0.6)
 
-        self.assertEqual(async_to_sync(story)(), ["k1"])
+        self.assertEqual(async_to_sync(story)().key, "k1")
 
 
 class TransactionTests(TestCase):

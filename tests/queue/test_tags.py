@@ -129,7 +129,7 @@ class TagTests(TestCase):
     def test_tests_see_them(self):
         submit("a", "red")
         [task] = submitted()
-        self.assertEqual(task.tags, ("red",))
+        self.assertEqual(task.task.tags, ["red"])
 
     @skipUnless(compat.HAS_TASKS, "It is about Django's tasks.")
     def test_djangos_tasks_have_them(self):

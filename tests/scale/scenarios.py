@@ -369,7 +369,7 @@ COMMANDS = [
         5,
     ),
     Scenario("pq_user report", commanded("pq_user", "report")),
-    Scenario("pq_queue show", commanded("pq_queue", "show")),
+    Scenario("pq_queue show", commanded("pq_queue", "show", "default")),
     Scenario("pq_status types", commanded("pq_status", "types")),
     Scenario("pq_status metrics", scrape),
     Scenario("pq_user list", commanded("pq_user", "list"), BATCH),

@@ -20,7 +20,6 @@ MORE = 1.05
 # SQLite counts the steps of its program, those of a row's CHECK at each update among them.
 UNIT = {"postgresql": 1, "mysql": 1, "sqlite": 30}
 GROWS = {
-    "pq_queue show": "It counts all that has yet to end.",
     "pq_queue purge": "It looks at every task once.",
     "pq_task list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
     "pq_user list": "MariaDB sorts the rows that someone has entered.",

@@ -107,11 +107,8 @@ COMMANDS = [
     ("pq_task", "list", "--json"),
     ("pq_task", "show", "done"),
     ("pq_task", "show", "waiting", "--json"),
-    (
-        "pq_queue",
-        "show",
-    ),
-    ("pq_queue", "show", "--json"),
+    ("pq_queue", "list"),
+    ("pq_queue", "list", "--json"),
     (
         "pq_status",
         "workers",

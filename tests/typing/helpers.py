@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -35,7 +34,6 @@ async def draining() -> None:
     assert_type(drained, Drained)
     assert_type(await adrain(ahead="1h"), Drained)
     assert_type(drained[0], Run)
-    assert_type(drained.counts, Counter[str])
     assert_type(drained.results, list[Any])
     assert_type(drained[0].error, BaseException | None)
     drain(limits=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]

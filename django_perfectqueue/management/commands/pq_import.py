@@ -24,8 +24,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         text = f"Which queue: {', '.join(SOURCES)}."
         parser.add_argument("source", metavar="SOURCE", nargs="?", choices=list(SOURCES), help=text)
-        add_flags(parser, "--queue --from-database --table --map --any-type")
-        add_flags(parser.add_mutually_exclusive_group(), "--dry-run --delete")
+        add_flags(parser, "--queue --from-database --table --map --any-type --dry-run")
         super().add_arguments(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -44,7 +43,6 @@ class Command(QueueCommand):
             own_queues=options["queue"] is None,
             dispatch=None if options["any_type"] else workers_dispatch(using),
             renamed=dict(options["map"]),
-            delete=options["delete"],
             dry_run=options["dry_run"],
             progress=progress.show,
         )
@@ -76,8 +74,6 @@ def first_line(move: Move) -> str:
     text += "."
     if tally.there:
         text += f" {tally.there:,} {'was' if tally.there == 1 else 'were'} there already."
-    if move.delete:
-        text += f" {are(tally.deleted, 'row')} deleted there."
     return text
 
 

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
 
 from django.core.management.base import CommandError
 from django.utils.text import capfirst
@@ -15,61 +12,17 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import limits, shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
 from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
-from django_perfectqueue.lib.durations import LONGEST, short_duration
+from django_perfectqueue.lib.durations import LONGEST
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import PurgeRule, purge
-from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.store.records.counts import COUNTED
 
 from ..base import CommandOptions, QueueCommand
 from ..flags import MANY, PAUSE
 from ..listing import no_tasks
-from ..terminal import GAP, Column, Facts, ProgressLine, bounded, duration, or_more, picked, plural
+from ..terminal import Column, Facts, ProgressLine, bounded, duration, or_more, picked, plural
 from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
-
-
-class Figures(NamedTuple):
-    """
-    What is in one queue: ``now`` is its row of the overview.
-
-    ``counts`` is how many tasks have each status, and whether there may be more; ``dead`` is
-    counted by status and group, up to COUNTED: one more says that there are more.
-    """
-
-    now: QueueFigures
-    counts: dict[str, tuple[int, bool]]
-    dead: Counter[tuple[str, str]]
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(count for count, _more in self.counts.values())
-
-
-def figures(using: str, queue: str | None = None) -> Iterator[Figures]:
-    """Yield the figures of one queue, or of each that has any."""
-    tasks = models.Task.objects.using(using)
-    letters = models.DeadLetter.objects.using(using).order_by("-task_id")
-    if queue is not None:
-        letters = letters.filter(task__queue=queue)
-    dead: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for name, status, group in letters.values_list("task__queue", "status", "group")[: COUNTED + 1]:
-        dead[name][status, group] += 1
-    seen = overview(using=using, over=timedelta(), queue=queue)
-    for now in sorted(seen.queues, key=lambda one: one.name):
-        finished = tasks.filter(queue=now.name, outcome="finished").order_by().values("id")
-        counts = {word.value: (getattr(now, word), now.is_bounded) for word in models.LIVE}
-        for word, count in (
-            (models.Status.WAITING, now.waiting),
-            (models.Status.FINISHED, finished[: COUNTED + 1].count()),
-        ):
-            counts[word.value] = min(count, COUNTED), count > COUNTED
-        own = dead[now.name]
-        for outcome in models.DEAD:
-            count = sum(count for (status, _group), count in own.items() if status == outcome)
-            counts[outcome.value] = min(count, COUNTED), own.total() > COUNTED
-        one = Figures(now, counts, own)
-        if queue is not None or not one.is_empty:
-            yield one
 
 
 def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
@@ -136,29 +89,6 @@ def growth(queue: QueueFigures) -> str:
     return "-" if found is None else f"{found:+,.0f}"
 
 
-DEAD_COLUMNS: list[Column[tuple[tuple[str, str], int]]] = [
-    Column("did not finish", of=lambda dead: dead[0][0]),
-    Column("because", of=lambda dead: dead[0][1], elastic=True),
-    Column("tasks", of=lambda dead: dead[1], right=True),
-]
-
-
-def summary(found: Figures, top: int | None) -> dict[str, object]:
-    return {
-        "queue": found.now.name,
-        "counts": {status: count for status, (count, _more) in found.counts.items()},
-        "more": [status for status, (_count, more) in found.counts.items() if more],
-        "oldest_due_for": found.now.oldest,
-        "dead_letters": [
-            {"status": status, "group": group, "count": count}
-            for (status, group), count in found.dead.most_common(top)
-        ],
-    }
-
-
-ALWAYS = ("waiting", "running", "finished")
-
-
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
     return [Queue(name, using=command.queue.using) for name in options["names"]]
 
@@ -168,44 +98,12 @@ def list_queues(command: NounCommand, options: CommandOptions) -> None:
     print_queues(command, overview(using=command.queue.using))
 
 
-def show(command: NounCommand, options: CommandOptions) -> None:
-    """Count the tasks of queues, or of all, by status and by why they did not finish."""
-    using, top = command.queue.using, command.first or None
-    names: list[str | None] = [queue.name for queue in queues_of(command, options)]
-    found = [one for name in names or [None] for one in figures(using, name)]
-    weights = queue_weights([one.now.name for one in found], using=using) if found else {}
-    paused = pauses([one.now for one in found], using=using)
-    for place, one in enumerate(found):
-        name, weight = one.now.name, weights.get(one.now.name, 1.0)
-        facts = {**summary(one, top), "weight": weight}
-        terms = [wording.weight_of(weight), paused_terms(paused.get(name, models.Limit()))]
-        terms = terms if weight != 1 or name in paused else []
-        facts |= pause_facts(one.now, paused)
-        if place and not command.as_json:
-            command.stdout.write("")
-        draw = partial(print_figures, command, one, top, terms)
-        command.print_rule(models.QueueShare(queue=name), facts, draw)
-    if not found and not command.as_json:
-        command.say("There are no queues yet: nothing was ever submitted.")
-
-
-def print_figures(command: NounCommand, found: Figures, top: int | None, terms: list[str]) -> None:
-    if found.is_empty:
-        command.say(no_tasks(Queue(found.now.name, using=command.queue.using)))
-    else:
-        command.print_title(f"Queue '{found.now.name}'")
-        for status, (count, more) in found.counts.items():
-            shown = or_more(count, more=more)
-            note = ""
-            if status == models.Status.WAITING and found.now.oldest is not None:
-                note = f"the first has been due for {short_duration(found.now.oldest)}"
-            if shown not in ("0", "-") or status in ALWAYS:
-                command.stdout.write(f"  {status:<10}{shown:>8}  {note}".rstrip())
-    if found.dead:
-        command.stdout.write("")
-        command.print_table(DEAD_COLUMNS, found.dead.most_common(top), GAP)
-    if terms:
-        command.print([f"  {', '.join(filter(None, terms))}"])
+def show(command: Command, options: CommandOptions) -> None:
+    """Show the weights and the pauses of queues, and who changed their weights."""
+    for owner in command.owners():
+        facts, sentence = command.held(owner)
+        share = models.QueueShare(queue=owner["queue"])
+        command.print_rule(share, facts, partial(command.print, [printable(sentence)]))
 
 
 def change(command: Command, options: CommandOptions) -> None:
@@ -307,7 +205,7 @@ class Command(RuleCommand):
     )
     verbs = {
         "list": Subcommand(list_queues),
-        "show": Subcommand(show, "*", flags="--first"),
+        "show": Subcommand(show, "+"),
         "pause": Subcommand(pause, "+", flags=PAUSE),
         "unpause": Subcommand(unpause, "+"),
         "set": Subcommand(change, "+", terms="--weight"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -34,11 +34,10 @@ class Importable:
     """
     A row that is a task of the key ``name``, or, if it ``recurs``, a schedule of that name.
 
-    ``options`` are those of Queue.submit() or Schedules.put(). ``id`` is the row's own, and
-    ``queue`` the name of its queue there, if that means the same here.
+    ``options`` are those of Queue.submit() or Schedules.put(), and ``queue`` the name of its queue
+    there, if that means the same here.
     """
 
-    id: Row
     name: str
     type: str
     data: object
@@ -63,7 +62,7 @@ class StaysError(Exception):
 
 
 class SourceError(PerfectQueueError):
-    """The database of the source can't be read, or nothing deleted there."""
+    """The database of the source can't be read."""
 
 
 @contextmanager
@@ -132,21 +131,12 @@ class Table:
     def rows(self) -> Row:
         return self.model._default_manager.using(self.using)
 
-    def page(self, after: object, size: int, *, lock: bool) -> list[Row]:
-        """Return the next rows; locked ones, if they are to be deleted, where that can be."""
+    def page(self, after: object, size: int) -> list[Row]:
+        """Return the next rows."""
         rows = self.rows.order_by("pk")
         for condition in self.passed_over.values():
             rows = rows.exclude(condition)
-        features = connections[self.using].features
-        if lock and features.has_select_for_update:
-            # Rows locked by others are being worked on.
-            skip_locked = features.has_select_for_update_skip_locked
-            rows = rows.select_for_update(skip_locked=skip_locked)
         return list((rows if after is None else rows.filter(pk__gt=after))[:size])
-
-    def delete(self, ids: Sequence[object]) -> int:
-        count: int = self.rows.filter(pk__in=ids).delete()[0]
-        return count
 
 
 def model_of(
@@ -218,7 +208,6 @@ class ImportTally:
     stored: int = 0
     schedules: int = 0
     there: int = 0
-    deleted: int = 0
     queues: set[str] = field(default_factory=set)
     stay: dict[str, SkipReason] = field(default_factory=dict)
 
@@ -239,9 +228,7 @@ class Move:
     """
     Stores the rows of a table, each once: a key or a name that is there already is passed over.
 
-    With ``delete`` the rows whose tasks are stored, now or before, are deleted, and each batch
-    is a transaction of the table's database: if the queue is in the same one, tasks and rows
-    change together. Without a ``dispatch`` all types are taken.
+    The rows stay in their table. Without a ``dispatch`` all types are taken.
     """
 
     table: Table
@@ -249,7 +236,6 @@ class Move:
     own_queues: bool
     dispatch: type[Dispatch] | None
     renamed: Mapping[str, str]
-    delete: bool = False
     dry_run: bool = False
     progress: Callable[[int], None] = lambda count: None
     tally: ImportTally = field(default_factory=ImportTally)
@@ -258,10 +244,9 @@ class Move:
         """Move the rows of the table, a batch at a time; count those that are no waiting tasks."""
         after, using = None, self.table.using
         while True:
-            with transaction.atomic(using=using) if self.delete else nullcontext():
-                with reading(using):
-                    rows = self.table.page(after, BATCH, lock=self.delete)
-                self.take(rows)
+            with reading(using):
+                rows = self.table.page(after, BATCH)
+            self.take(rows)
             if not rows:
                 break
             self.progress(self.tally.looked)
@@ -273,7 +258,6 @@ class Move:
 
     def take(self, rows: Sequence[Row]) -> None:
         by_queue: dict[str, list[Importable]] = defaultdict(list)
-        done: list[Row] = []
         for row in rows:
             self.tally.looked += 1
             try:
@@ -282,14 +266,10 @@ class Move:
                     by_queue[queue].append(found)
                 else:
                     self.put(found, queue)
-                    done.append(found.id)
             except StaysError as stays:
                 self.tally.leave(self.table.label(row), stays)
         for queue, some in by_queue.items():
-            done += self.submit(some, queue)
-        if self.delete and done:
-            with reading(self.table.using):
-                self.tally.deleted += self.table.delete(done)
+            self.submit(some, queue)
 
     def checked(self, found: Importable) -> tuple[Importable, str]:
         """
@@ -337,8 +317,8 @@ class Move:
         self.tally.schedules += 1
         self.tally.queues.add(queue)
 
-    def submit(self, some: Sequence[Importable], name: str) -> list[Row]:
-        """Store tasks; return the ids of the rows that are stored now, or were before."""
+    def submit(self, some: Sequence[Importable], name: str) -> None:
+        """Store tasks; count those that are stored now, and those that were before."""
         queue = Queue(name, using=self.queue.using)
         stored = 0
         if not self.dry_run:
@@ -353,13 +333,12 @@ class Move:
         if fresh:
             self.tally.queues.add(name)
         self.tally.stored += fresh
-        ids = [found.id for found in some if there.get(found.name) == found.type]
-        self.tally.there += len(ids) - stored
+        known = sum(there.get(found.name) == found.type for found in some)
+        self.tally.there += known - stored
         for found in some:
             if (type_ := there.get(found.name, found.type)) != found.type:
                 why = "with a key that a task of another type has"
                 self.tally.leave(found.name, StaysError(why, type_))
-        return ids
 
 
 def terms_of_type(type_: str) -> Terms:

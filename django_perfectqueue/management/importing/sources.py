@@ -61,7 +61,7 @@ class PerfectQueue(Table):
         user = row.resource or ""
         if user and row.max_running is not None:
             self.caps[user] = row.max_running
-        return Importable(row.id, row.id, str(type_), data, {"user": user, "run_at": due})
+        return Importable(row.id, str(type_), data, {"user": user, "run_at": due})
 
     def notes(self) -> list[str]:
         text = "Each task's max_running is not moved; here it is set for a user, by pq_user set: "
@@ -114,7 +114,7 @@ class DjangoTasksDb(Table):
         if due:
             data["using"] = {"run_after": {"at": due.isoformat()}}
         options = {"priority": row.priority, "run_at": due}
-        return Importable(row.id, key, row.task_path, data, options, row.queue_name)
+        return Importable(key, row.task_path, data, options, row.queue_name)
 
 
 class DjangoQ2(Table):
@@ -153,10 +153,10 @@ class DjangoQ2(Table):
         key = f"django-q2-schedule-{row.id}"
         limit = {"time_limit": options.get("timeout") or None}
         if once:
-            return Importable(row.id, key, row.func, data, {**limit, "run_at": row.next_run})
+            return Importable(key, row.func, data, {**limit, "run_at": row.next_run})
         repeats = row.repeats if row.repeats > 0 else None
         terms = {**self.timing(row), **limit, "remaining": repeats, "overlap": "allow"}
-        return Importable(row.id, row.name or key, row.func, data, terms, recurs=True)
+        return Importable(row.name or key, row.func, data, terms, recurs=True)
 
     def timing(self, row: Row) -> dict[str, object]:
         """
@@ -259,9 +259,7 @@ class CeleryBeat(Table):
             raise StaysError("with what a task here has not: headers")
         queue = row.queue or None
         if row.clocked_id is not None:
-            return Importable(
-                row.id, f"celery-beat-{row.id}", row.task, data, self.once(row), queue
-            )
+            return Importable(f"celery-beat-{row.id}", row.task, data, self.once(row), queue)
         terms = {
             **self.timing(row),
             "ends_at": row.expires,
@@ -270,7 +268,7 @@ class CeleryBeat(Table):
             "remaining": 1 if row.one_off else None,
             "overlap": "allow",
         }
-        return Importable(row.id, row.name, row.task, data, terms, queue, recurs=True)
+        return Importable(row.name, row.task, data, terms, queue, recurs=True)
 
     def once(self, row: Row) -> dict[str, object]:
         """Return when a task of the clock is due, and until when it may start."""

@@ -125,7 +125,7 @@ class DatabaseTests(unittest.TestCase):
     def test_a_half_migrated_database_says_so_too(self):
         error = OperationalError("no such column: perfectqueue_task.colour")
         with (
-            mock.patch.object(tables, "recorded", return_value=set()),
+            mock.patch.object(tables, "expected", return_value={"9999_colour"}),
             mock.patch.object(MigrationExecutor, "migration_plan", return_value=["0002"]),
             mock.patch(READS, side_effect=error),
         ):

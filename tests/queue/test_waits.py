@@ -219,9 +219,7 @@ class HandTestCase:
     def again(self, after=timedelta()):
         task = Queue().poll(now=self.now + after if after else None)
         if task is not None and after:
-            clock = mock.patch.object(type(task), "_time", return_value=self.now + after)
-            clock.start()
-            self.addCleanup(clock.stop)
+            task.moment = self.now + after
         return task
 
     def wait(self, task, name="approved", timeout=None):

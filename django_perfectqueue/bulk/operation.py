@@ -27,7 +27,6 @@ CHECKED_RATE = number(1 / 86_400, 1_000_000, of="tasks a second")
 # The last three are for tasks that are named, not for all that match.
 Verb = Literal["retry", "cancel", "delete", "move", "edit", "finish", "copy", "priority"]
 TERMS = ("verb", "to", "patch", "rate", "by", "until")
-signer = Signer(salt=TYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Operation:
     def signed(self, key: str) -> str:
         """Return the signature for the task of a key: it is good for no other task."""
         text = json.dumps([key, self.stored()], sort_keys=True)
-        return signer.signature(text)
+        return Signer(salt=TYPE).signature(text)
 
     @classmethod
     def read(cls, data: JSON, key: str) -> Operation:
@@ -98,6 +97,7 @@ class Operation:
             terms = {name: data[name] for name in TERMS}
             operation = cls(**terms, selection=Selection.read(data["filter"]))
             text = json.dumps([key, operation.stored()], sort_keys=True)
+            signer = Signer(salt=TYPE)
             signer.unsign(f"{text}{signer.sep}{data['signature']}")
         except (KeyError, TypeError, BadSignature) as error:
             raise InvalidTaskError(

@@ -39,7 +39,7 @@ from ..upkeep.timers import (
     wake_all_forgotten_lanes,
     wake_forgotten_lanes_if_due,
 )
-from ..values import ClaimRequest, Completion, Costs, Lease, Watermarks, rested_at
+from ..values import ClaimRequest, Completion, Costs, Lease, Now, Watermarks, rested_at
 from .lanes import HAS_TASK, OF_COSTS, Lanes
 from .sql.only_lane import from_mark
 from .tickets import Tickets, past_unreadable
@@ -79,7 +79,7 @@ def acquire(
     alive_time: float,
     holder: int,
     using: str,
-    now: datetime | None = None,
+    now: Now = None,
     serial: bool = False,
 ) -> list[Lease]:
     """
@@ -296,7 +296,7 @@ def look(
     queues: Sequence[str],
     *,
     using: str,
-    now: datetime | None = None,
+    now: Now = None,
     costs: Costs | None = None,
     marks: Watermarks | None = None,
 ) -> Outlook:

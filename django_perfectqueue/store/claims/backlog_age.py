@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from itertools import product
 
 from ..database.transaction import Session, reading
 from ..limits.holds import free_gates, shut_gates
+from ..values import Now
 
 LANES = 500
 LEAST_LANES = 20
@@ -53,9 +53,7 @@ WHERE "timer_at" <= {now} ORDER BY "timer_at" LIMIT 1
 """
 
 
-def oldest_due(
-    queues: Sequence[str], *, using: str, now: datetime | None = None
-) -> dict[str, float | None]:
+def oldest_due(queues: Sequence[str], *, using: str, now: Now = None) -> dict[str, float | None]:
     """
     Return for how many seconds the oldest task that may start has been due; None for none.
 
@@ -77,7 +75,7 @@ def oldest_due(
 
 
 def waits(
-    db: Session, queues: Sequence[str], shut: Collection[int], lanes: int, now: datetime | None
+    db: Session, queues: Sequence[str], shut: Collection[int], lanes: int, now: Now
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
@@ -95,7 +93,7 @@ def waits(
             yield queue, max(0.0, wait.total_seconds())
 
 
-def overdue(*, using: str, now: datetime | None = None) -> float | None:
+def overdue(*, using: str, now: Now = None) -> float | None:
     """
     Return for how many seconds the clock has been waited for in vain, in any queue.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.db import connections
@@ -13,7 +12,7 @@ from ..lanes.accounts import Accounts
 from ..leases import leased
 from ..tasks.close import Loss, expire
 from ..upkeep.timers import give_back
-from ..values import ClaimRequest, Lease, new_token
+from ..values import ClaimRequest, Lease, Now, new_token
 from .sql import BY_VENDOR
 
 
@@ -57,7 +56,7 @@ def claim(request: ClaimRequest, token: int, *, using: str) -> list[tuple[Lease,
         return leases
 
 
-def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
+def end_late(late: list[Lease], *, using: str, now: Now) -> None:
     with in_transaction(using) as db:
         accounts = Accounts(now)
         for lease in late:

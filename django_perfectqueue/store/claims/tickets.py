@@ -7,7 +7,6 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -28,7 +27,7 @@ from ..lanes.accounts import Accounts
 from ..leases import TASK, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
 from ..tasks.close import EndedAttempt, add_dead_letters, expire, lock_tickets
-from ..values import ClaimRequest, Failure, Lease, as_text, new_token
+from ..values import ClaimRequest, Failure, Lease, Now, as_text, new_token
 from .sql import BY_VENDOR
 
 
@@ -172,7 +171,7 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
                 raise error.__cause__ or error from None
 
 
-def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:
+def set_aside(wants: Mapping[int, int], *, using: str, now: Now) -> int:
     """
     Fail those of the next tasks of these lanes that can't be read; return how many.
 
@@ -216,7 +215,7 @@ def problem(task_id: int, *, using: str) -> str:
 
 
 @retry_transaction
-def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
+def give_up(task_id: int, why: str, *, using: str, now: Now) -> bool:
     """Fail a task that is still in line; return whether it was."""
     with in_transaction(using) as db:
         tickets = lock_tickets(db, [task_id])

@@ -19,6 +19,7 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
+from ..values import Now
 from .meters import METERS, Meters, allowances
 
 # In seconds. A lane that was let back into the fair order may not use the room that it was
@@ -93,9 +94,7 @@ class SeenLane:
     ready: bool
 
 
-def due_holds(
-    db: Session, queues: Sequence[str], count: int, now: datetime | None
-) -> list[DueHold]:
+def due_holds(db: Session, queues: Sequence[str], count: int, now: Now) -> list[DueHold]:
     """
     Return holds that are due, at most ``count``, of those that have been due longest.
 
@@ -200,7 +199,7 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
     db.unanswered.execute(STORE, values, rows=", ".join(rows), change=change)
 
 
-def open_holds(db: Session, keys: Collection[str], now: datetime | None) -> int:
+def open_holds(db: Session, keys: Collection[str], now: Now) -> int:
     """
     Mark what these limits hold back for the next acquire to look at; return how many holds.
 
@@ -251,7 +250,7 @@ def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:
     return dict(db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues))
 
 
-def shut_gates(db: Session, gates: Mapping[int, str], now: datetime | None) -> set[int]:
+def shut_gates(db: Session, gates: Mapping[int, str], now: Now) -> set[int]:
     """Return those of the sets of limits, by their hashes, that let no task start."""
     sets = {gate: names_in(keys) for gate, keys in gates.items()}
     known = allowances(db, {key for keys in sets.values() for key in keys}, now)

@@ -14,6 +14,7 @@ from django_perfectqueue.models import FAMILY
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.rate_limit import Allowance, families, governing, key_of, may_hold
 from ..database.transaction import Session, reading, retry_transaction
+from ..values import Now
 
 R = TypeVar("R")
 
@@ -52,7 +53,7 @@ WHERE "key" IN ({keys})
 
 
 def allowances(
-    db: Session, keys: Collection[str], now: datetime | None, *, lock: bool = False
+    db: Session, keys: Collection[str], now: Now, *, lock: bool = False
 ) -> dict[str, Allowance]:
     """
     Return what these limits allow, those that exist.
@@ -112,9 +113,7 @@ def scopes_and_names(keys: Iterable[str]) -> tuple[list[str], list[str]]:
     return sorted({scope for scope, _name in pairs}), sorted({name for _scope, name in pairs})
 
 
-def read_rules(
-    db: Session, keys: Collection[str], now: datetime | None
-) -> tuple[Counts, dict[str, Said]]:
+def read_rules(db: Session, keys: Collection[str], now: Now) -> tuple[Counts, dict[str, Said]]:
     """Return what is counted behind these keys, and the rows of the limits that hold for them."""
     counted: Counts = {}
     rows: dict[str, Said] = {}
@@ -166,9 +165,7 @@ class Meters:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
     starts_back: Counter[str] = field(default_factory=Counter)
 
-    def lock(
-        self, db: Session, keys: Collection[str], now: datetime | None
-    ) -> dict[str, Allowance]:
+    def lock(self, db: Session, keys: Collection[str], now: Now) -> dict[str, Allowance]:
         """Return what these limits allow; no one else changes it until this transaction ends."""
         if fresh := set(keys) - self.locked:
             self.locked |= fresh
@@ -182,7 +179,7 @@ class Meters:
         for key in keys:
             self.running[key] += running
 
-    def write(self, db: Session, now: datetime | None) -> None:
+    def write(self, db: Session, now: Now) -> None:
         keys = sorted(key for key in self.running if self.running[key])
         if not keys:
             return

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Submission
+from ...values import Now, Submission
 from .base import INSERT_TICKETS, TASK_COLUMNS, Dialect, stored_row
 from .mysql_server import is_taken, takes_several_statements
 
@@ -32,7 +32,7 @@ MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
 class MySQLSubmit(Dialect):
     def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
     ) -> dict[tuple[str, str], int]:
         if len(tasks) == 1:
             return self.insert_one(cursor, tasks[0], now)
@@ -52,9 +52,7 @@ class MySQLSubmit(Dialect):
         self.execute(cursor, tickets_of((fresh[task.queue, task.key], task) for task in free))
         return fresh
 
-    def insert_one(
-        self, cursor: Cursor, task: Submission, now: datetime | None
-    ) -> dict[tuple[str, str], int]:
+    def insert_one(self, cursor: Cursor, task: Submission, now: Now) -> dict[tuple[str, str], int]:
         """Store a task unless its key is taken; by one round trip where the driver can."""
         insert, parameters = self.insert_of([task])
         ticket = tickets_of([("LAST_INSERT_ID()", task)])
@@ -70,7 +68,7 @@ class MySQLSubmit(Dialect):
         return {(task.queue, task.key): task_id}
 
     def insert_new(
-        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: datetime | None
+        self, cursor: Cursor, insert: str, parameters: Mapping[str, object], now: Now
     ) -> int | None:
         try:
             self.execute(cursor, insert, parameters, now=now)

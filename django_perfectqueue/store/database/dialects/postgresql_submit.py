@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import CHANNEL, Chunk, Submission
+from ...values import CHANNEL, Chunk, Now, Submission
 from . import postgresql_server
 from .base import AWAKE, TASK_COLUMNS, TICKET_COLUMNS, Dialect, stored_row
 
@@ -92,17 +92,17 @@ class PostgreSQLSubmit(Dialect):
         return CursorAhead(connection, wire, tasks, IN_CALLERS) if status == OPEN else None
 
     def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
     ) -> dict[tuple[str, str], int]:
         return self.insert(cursor, SUBMIT_IF_FREE, tasks, now)
 
     def submit_free(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
     ) -> dict[tuple[str, str], int]:
         return self.insert(cursor, SUBMIT_ALL, tasks, now)
 
     def insert(
-        self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: Now
     ) -> dict[tuple[str, str], int]:
         """Store tasks; a column that is the same in all is sent once."""
         fields = dict(zip(Submission._fields, zip(*tasks, strict=True), strict=True))

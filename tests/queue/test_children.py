@@ -1,11 +1,11 @@
 """Tasks that a task runs and joins: stored once, waited for without a worker, never lost."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from unittest import mock
 
 from django.contrib.auth.models import Group
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from django.test import TransactionTestCase
 from django.utils import timezone
 
@@ -28,6 +28,7 @@ from django_perfectqueue.inspection.family import family
 from django_perfectqueue.models import Attempt, DependencyEvent, Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.steps import Steps
+from django_perfectqueue.store.database.dialects import DIALECTS
 from django_perfectqueue.test import drain, eager
 
 from ..admin.staff import AdminTestCase
@@ -108,6 +109,25 @@ class RunTests(TransactionTestCase):
             task.run("mail", "mail", key="m1")
         self.assertEqual(task.run("mail", "mail", key="m2").key, "m2")
         self.assertEqual(Step.objects.count(), 1)
+
+    def test_an_error_after_its_commit_stores_it_once(self):
+        errors, together = [OperationalError("gone")], store.database.together
+
+        @contextmanager
+        def lost_after_commit(**terms):
+            with together(**terms):
+                yield
+            if errors:
+                raise errors.pop()
+
+        task, dialect = take(), type(DIALECTS[connection.vendor])
+        with (
+            mock.patch.object(store.database, "together", lost_after_commit),
+            mock.patch.object(dialect, "lost", return_value=True),
+        ):
+            child = task.run("mail", "mail")
+        self.assertEqual((Queue().list().count(), Step.objects.count()), (2, 1))
+        self.assertEqual(child.metadata().type, "mail")
 
     def test_who_has_lost_the_lease_stores_none(self):
         frozen = take()

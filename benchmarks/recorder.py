@@ -27,7 +27,8 @@ class Recorder:
 
     def __init__(self, file: Path, **known: Any) -> None:
         self.known = known
-        self.numbers = itertools.count(1)
+        # A pid is used again sometimes, by a process that begins later.
+        self.numbers = itertools.count(time.monotonic_ns())
         self.file = os.open(file, FLAGS, 0o600)
 
     def write(self, **event: Any) -> None:

@@ -287,7 +287,7 @@ class Session(NamedTuple):
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any
     ) -> list[Row]:
-        """Do the same; return the rows."""
+        """Run one statement, as execute() does; return the rows."""
         return list(self.execute(sql, parameters, **others).fetchall())
 
     def union(

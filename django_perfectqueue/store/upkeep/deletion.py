@@ -320,7 +320,7 @@ def clear(chosen: Q, *, using: str) -> tuple[int, set[str]]:
     ids: list[int]
     total, after, kept_for = 0, 0, set[str]()
     rows = Task.objects.using(using).filter(chosen).order_by("pk").values_list("pk", flat=True)
-    # From the last one on: the index still leads by those that are deleted.
+    # Begin behind the last one: the index still has entries of the rows that are deleted.
     while ids := with_retries(partial(list, rows.filter(pk__gt=after)[:BATCH]), using=using):
         gone, names = past_references(partial(clear_tasks, using=using), ids, using=using)
         total, after = total + len(gone), ids[-1]

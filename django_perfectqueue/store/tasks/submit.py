@@ -207,22 +207,22 @@ def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
 
 @retry_remembering_commits
 def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
+    def store(insert: Insert) -> Ids:
+        with in_transaction(using, apart=True) as db:
+            fresh = store_some(db, insert, tries, submissions, now)
+            if len(fresh) < len(submissions):
+                transaction.set_rollback(True, using=using)
+            return fresh
+
+    dialect = dialect_of(using)
     # Most often all keys are free; an insert that does not look at each costs less.
     with suppress(IntegrityError):
         if isinstance(submissions, Chunk) and (ahead := submissions.ahead):
             submissions.ahead = None
             return cast("Ids", ahead.arrival(tries))
         if not tries:
-            with in_transaction(using, apart=True) as db:
-                fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
-                if len(fresh) < len(submissions):
-                    transaction.set_rollback(True, using=using)
-                return fresh
-    with in_transaction(using, apart=True) as db:
-        fresh = store_some(db, db.dialect.submit, tries, submissions, now)
-        if len(fresh) < len(submissions):
-            transaction.set_rollback(True, using=using)
-        return fresh
+            return store(dialect.submit_free)
+    return store(dialect.submit)
 
 
 def store_some(

@@ -1,4 +1,4 @@
-"""The same over HTTP: 200 when all is well, else 503; never cached, and without secrets."""
+"""The checks over HTTP: 200 when all is well, else 503; never cached, and without secrets."""
 
 from __future__ import annotations
 

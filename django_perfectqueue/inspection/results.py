@@ -23,7 +23,7 @@ SHARE = 0.1
 # In seconds, the shortest and the longest pause.
 BOUNDS, BOUNDS_IF_NOTIFIED = (0.02, 0.5), (0.5, 5.0)
 
-# How a task that was joined has not ended.
+# What an End says of a joined task that has not ended.
 DELETED, LATE = "deleted", "late"
 
 ERRORS: dict[str, type[exceptions.TaskFailedError]] = {

@@ -272,7 +272,7 @@ class Case:
         users = models.Account.objects.filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
         users = users.filter(ready__in=[True], turn__lt=turn_of(self.lane))
-        # A turn loses its last digits on the way: the own one is never before itself.
+        # A turn is rounded on the way, so the own one might seem to come before itself.
         yield users.exclude(pk=self.lane.id).order_by().values("pk")
         if self.behind and self.behind.held_by:
             lanes = models.Lane.objects.filter(

@@ -1,4 +1,4 @@
-"""The metrics as Prometheus and OpenMetrics read them, and over HTTP for who may see them."""
+"""The metrics for Prometheus and OpenMetrics, over HTTP, for those who may see them."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["task_id", "id"],
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -381,7 +381,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -514,7 +514,7 @@ class Migration(migrations.Migration):
                 ("opens_at", models.DateTimeField(null=True, verbose_name="opens at")),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -537,7 +537,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["task_id", "number"],
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -713,7 +713,7 @@ class Migration(migrations.Migration):
                 ("next_at", models.DateTimeField(null=True, verbose_name="next at")),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1043,7 +1043,7 @@ class Migration(migrations.Migration):
                 ("until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1063,7 +1063,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1471,7 +1471,7 @@ class Migration(migrations.Migration):
                 ("followed", models.BigIntegerField(null=True, verbose_name="followed")),
             ],
             options={
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.AddIndex(

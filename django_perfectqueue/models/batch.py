@@ -124,7 +124,7 @@ class Dependency(models.Model):
     state = models.SmallIntegerField(_("state"), choices=State.choices, db_default=State.NEW.value)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
             models.Index(fields=["parent"], name="perfectqueue_dep_parent"),

@@ -163,7 +163,7 @@ class Meter(models.Model):
     next_at = models.DateTimeField(_("next at"), null=True)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
 
 
 @readable(weight=WEIGHT)
@@ -425,7 +425,7 @@ class Hold(models.Model):
     opens_at = models.DateTimeField(_("opens at"), null=True)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
             models.Index(fields=["key"], name="perfectqueue_hold_key"),

@@ -295,7 +295,7 @@ class Attempt(models.Model):
     omitted = models.IntegerField(_("omitted"), db_default=0)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         ordering = ["task_id", "id"]
 
 
@@ -326,7 +326,7 @@ class Journal(models.Model):
     objects = JournalQuerySet.as_manager()
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         ordering = ["task_id", "number"]
         constraints = [
             models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task")
@@ -368,7 +368,7 @@ class Step(models.Model):
     until = models.DateTimeField(_("until"), null=True, blank=True)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         constraints = [
             models.UniqueConstraint(fields=["task", "kind", "name"], name="perfectqueue_step_name")
         ]
@@ -381,7 +381,7 @@ class Tag(models.Model):
     tag = ExactCharField(_("tag"), max_length=codecs.TAG_LENGTH)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         constraints = [
             models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task")
         ]
@@ -445,7 +445,7 @@ class Ticket(Undeletable):
     followed = models.BigIntegerField(_("followed"), null=True)
 
     class Meta:
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             PartialIndex(
                 fields=["lane", "rank", "run_at", "task"],

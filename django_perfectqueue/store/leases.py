@@ -1,4 +1,4 @@
-"""Leases: what refuses writes under an old one, what renews them, what a claim makes of a row."""
+"""Leases: check them before a write, renew them, and make them of claimed rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lock_lease(db: Session, lease: Lease) -> None:
 
 
 def hold(lease: Lease, *, using: str) -> None:
-    """Do so in a transaction of the caller's."""
+    """Lock the ticket that this lease holds, in the caller's transaction."""
     with in_transaction(using) as db:
         lock_lease(db, lease)
 
@@ -113,8 +113,8 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
     Return how its holder, this ``worker``, has ended an attempt: as a word such as "retried".
 
     It is STILL_HELD while the attempt has its task, and empty where others have ended it, or
-    another attempt has gone on since. For one whose commit may have come through without an
-    answer: such a commit has the lock of the ticket, and is waited for.
+    another attempt has gone on since. Call it after a commit that got no answer: it waits for
+    the lock of the ticket, and so until that commit is done or undone.
     """
     with in_transaction(using) as db:
         return ending_of(db, lease, worker)
@@ -213,7 +213,7 @@ TASK = (
     ' "task"."context", "task"."limits"'
 )
 
-# Whether it has expired; one that goes on, or has waited before, had begun in time.
+# Whether it has expired. A task that goes on, or has waited before, began in time.
 LATE = f"""
 "task"."expires_at" <= {{now}} AND "ticket"."last_ending" < {LastEnding.YIELDED.value} AND (
     SELECT 1 FROM "perfectqueue_step" WHERE "task_id" = "task"."id" AND "kind" > 1 LIMIT 1
@@ -276,7 +276,7 @@ def leased(
     return tuple.__new__(Lease, (using, *ticket, *names, *given, *order, goes_on))
 
 
-# What is in a holder's hands, seen and kept from outside.
+# The leases of a holder, read and ended by other processes.
 
 
 IN_HAND = f"""
@@ -298,8 +298,8 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[tuple[L
     """
     Return the leases of those tasks that a holder has, and which are to be cancelled.
 
-    What their lanes were charged is known to the holder alone; the leases carry what they
-    would be charged now.
+    Only the holder knows what their lanes were charged; these leases have what the lanes would
+    be charged now.
     """
     with reading(using) as db:
         rows = db.rows(IN_HAND, {"holder": holder}, ids=task_ids)
@@ -316,10 +316,10 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[tuple[L
 @retry_transaction
 def lapse(holders: Sequence[int], *, using: str, alive_time: float) -> int:
     """
-    Have the leases of these holders run out now, and notify workers; return how many.
+    End the leases of these holders now, and notify workers; return how many ended.
 
-    They may hold no lease longer than ``alive_time``. A holder that lives renews what no
-    other has acquired until then.
+    No lease of theirs lasts longer than ``alive_time``. A holder that lives renews the leases of
+    tasks that no other has acquired meanwhile.
     """
     if not holders:
         return 0

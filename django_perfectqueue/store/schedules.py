@@ -224,7 +224,7 @@ def fire_due_timers(*, using: str, now: Now = None, marks: Watermarks | None = N
     """
     Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 
-    Do so much of it and no more; return whether some is left. Costs two index look-ups in
+    Do a bounded part of it; return whether some is left. Costs two index look-ups in
     one statement when nothing is due. ``marks`` are those of earlier looks.
     """
     marks = marks or Watermarks()
@@ -276,7 +276,7 @@ def fire_rows(rows: Sequence[Schedule], *, using: str) -> bool:
 
 
 def outcomes(rows: Sequence[Schedule], *, using: str) -> dict[int | None, str]:
-    """Return how the last tasks have ended, by their ids; an empty text for who has not."""
+    """Return how the last tasks have ended, by their ids; an empty text if a task has not."""
     ids = {
         row.last_task_id
         for row in rows

@@ -61,8 +61,8 @@ class Hand:
 
     def next(self, now: float) -> store.Lease | None:
         """
-        Take the lease to run next out of the batch, for who has the lock; None where nothing
-        may begin.
+        Take the lease to run next out of the batch; None where nothing may begin. The caller has
+        the lock.
         """
         crowd = self.crowd
         if now >= crowd.look_at:

@@ -15,6 +15,7 @@ import textwrap
 import unittest
 from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +515,34 @@ class RoomTests(SimpleTestCase):
         rooms = {path.parent.name for path in package.glob("*/__init__.py")}
         rooms |= {path.stem for path in package.glob("*.py")}
         self.assertEqual(rooms - set(documented), {"__init__", "apps", "migrations"})
+
+    def test_every_path_that_contributors_are_told_exists(self):
+        package = ROOT / "django_perfectqueue"
+        folders = (ROOT, package, package / "store", package / "store" / "claims")
+        told = re.findall(r"`(\w+(?:/\w+)+(?:\.\w+)?)`", (ROOT / "CONTRIBUTING.md").read_text())
+        gone = [
+            path
+            for path in told
+            if not any((f / path).exists() or (f / f"{path}.py").exists() for f in folders)
+        ]
+        self.assertEqual(gone, [])
+
+
+class PermissionTests(SimpleTestCase):
+    def test_every_permission_is_documented(self):
+        page = (DOCS / "reference" / "admin.md").read_text()
+        [rows] = re.findall(r"^## Permissions$(.*?)(?=^## |\Z)", page, re.M | re.S)
+        # One row says what four models have: the actions before the "of", the models behind it.
+        actions, models = re.search(r"\| (`view`.*?) of (.*?) \|", rows).groups()
+        pairs = product(re.findall(r"`(\w+)`", models), re.findall(r"`(\w+)`", actions))
+        documented = {f"{action}_{model}" for model, action in pairs}
+        documented |= set(re.findall(r"`(\w+_\w+)`", rows))
+        there = set()
+        for model in apps.get_app_config("perfectqueue").get_models():
+            options = model._meta
+            there |= {f"{action}_{options.model_name}" for action in options.default_permissions}
+            there |= {name for name, _label in options.permissions}
+        self.assertEqual(documented, there)
 
 
 class FeatureTests(SimpleTestCase):

@@ -301,4 +301,4 @@ class WorkerTests(WorkerTestCase):
                 Queue().submit(f"k{number}", "limited", {"name": number % 2})
         wait_until(lambda: Task.objects.filter(outcome="finished").count() == 4)
         self.assertEqual(Task.objects.get(key="k1").limits, "declared:1")
-        self.assertNotIn("A task lists a limit that there is not", worker.errors)
+        self.assertNotIn("A task lists a limit that does not exist", worker.errors)

@@ -187,7 +187,7 @@ def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
 
 
 def url_of(one: family.Relative, request: HttpRequest) -> str:
-    """Return where the page of a task or a batch is, or nothing for who may not see it."""
+    """Return the URL of a task or a batch; nothing if the person may not see its page."""
     kind = "batch" if one.is_batch else "task"
     if not request.user.has_perm(f"perfectqueue.view_{kind}"):
         return ""

@@ -175,7 +175,7 @@ class ScheduleForm(RuleForm):
 
 
 def data_shown(row: Schedule) -> str:
-    """Return the data as JSON for who may only look, with what is sensitive masked."""
+    """Return the data as JSON, with sensitive values masked, for people who may only look."""
     try:
         return json.dumps(masked(decode(row.payload)), ensure_ascii=False)
     except PayloadError:

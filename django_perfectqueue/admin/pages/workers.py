@@ -132,7 +132,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("runs"))
     def runs(self, worker: Any) -> SafeString | str:
-        """Return what its processors run: the tasks' names only for who may see tasks."""
+        """Return what its processors run; the names of tasks only if the person may see tasks."""
         tasks = [(state, task) for state, runs in worker.shown for task in runs]
         if not tasks:
             return cells.NOTHING

@@ -263,7 +263,7 @@ class ReachFilter(ValueFilter):
     How far back to look where no index finds the rows: by default not through the whole table,
     but among the newest, and among those that have yet to end.
 
-    It is there only when such a filter is chosen, and never for the statuses that few have.
+    It is shown only if such a filter is chosen, and never for statuses that few tasks have.
     """
 
     title = _("reach")

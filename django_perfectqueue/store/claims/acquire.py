@@ -1,4 +1,4 @@
-"""Take due tasks under a lease, in fair order, and see from afar whether there are some."""
+"""Take due tasks under a lease, in fair order; look without a lock whether some are due."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def acquire(
     Take up to ``limit`` due tasks, in the order in which they should run, as a ClaimRequest
     says.
 
-    An empty answer means that nothing is due that may run; but for what others move or hold
-    at this moment, who notify the workers then, and for a task in a lane that sleeps since
-    the program that submitted it died: that is found within some seconds.
+    An empty answer means that no task is due that may run, with two exceptions. Tasks that others
+    move or lock at this moment are left out; these others notify the workers. A task whose
+    submitter died before it woke the lane is found within some seconds.
     """
     request = ClaimRequest(
         queues=queues,
@@ -184,10 +184,9 @@ def claim(
 
 def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     """
-    Return which of these were taken indeed, by a try that got no answer, and are held yet.
+    Return which of these leases a try that got no answer has taken, and still holds.
 
-    Their rows are locked whatever is in them: so a commit that is still under way is
-    waited for.
+    It locks all their rows, and so waits for a commit that is still under way.
     """
     tickets = lock_tickets(db, [lease.task_id for lease in leases])
     held = {(one.task_id, one.token) for one in tickets if one.state == State.RUNNING}
@@ -248,7 +247,7 @@ def result_of(
     )
 
 
-# See from afar whether there is something to take.
+# Look whether there is something to take, without a lock.
 
 
 # In seconds: how far a look at timers goes that does not begin at the start.
@@ -345,7 +344,7 @@ def look(
     return Outlook(due, min(ahead, default=None), next_tick)
 
 
-# Who comes first, seen from afar.
+# Which users are next, read without a lock.
 
 
 def first_waiting(queue: str, *, using: str) -> list[Account]:

@@ -57,11 +57,11 @@ def oldest_due(queues: Sequence[str], *, using: str, now: Now = None) -> dict[st
     """
     Return for how many seconds the oldest task that may start has been due; None for none.
 
-    A task that a pause, a cap or a limit holds back is none. Of each user the first of the
-    highest and of the lowest priority are looked at: those between are served before the
-    latter. Of very many users it is the LANES that are served next, and the LANES that are
-    served last; of many queues together fewer of each. It takes a few statements, however
-    many queues there are.
+    Tasks that a pause, a cap or a limit holds back do not count. Of each user it reads the first
+    task of the highest and of the lowest priority: those between are served before the latter.
+    Of very many users it reads the LANES that are served next and the LANES that are served last,
+    of many queues together fewer of each. It takes a few statements, however many queues there
+    are.
     """
     found: dict[str, float | None] = dict.fromkeys(queues)
     with reading(using) as db:
@@ -95,10 +95,10 @@ def waits(
 
 def overdue(*, using: str, now: Now = None) -> float | None:
     """
-    Return for how many seconds the clock has been waited for in vain, in any queue.
+    Return for how many seconds the oldest timer of any queue has been due.
 
-    That is a lease that has lapsed or a task whose time has come, with nobody there who
-    sees to it. None is nothing.
+    It is of a lease that has lapsed, or of a task whose time has come. None means that no timer
+    is due.
     """
     with reading(using) as db:
         row = db.execute(OVERDUE, now=now).fetchone()

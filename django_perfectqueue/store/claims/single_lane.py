@@ -18,13 +18,13 @@ from .sql import BY_VENDOR
 
 def take_alone(request: ClaimRequest) -> list[Lease]:
     """
-    Take due tasks of the first queue of a request where a single lane is open, it has no cap,
-    there are no limits and no timer is due; else none.
+    Take due tasks of the first queue of a request, if one lane is open, which has no cap, and
+    there are no limits and no due timers. Otherwise take none.
 
-    For a holder that has nothing to do: it may be what starts a lone task. It commits
+    A holder that was idle calls it, since it starts a lone task soonest. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
-    were taken when the answer was lost, as acquire() does by itself. What loses against another
-    transaction takes nothing.
+    were taken when the answer was lost, as acquire() does by itself. After a conflict with
+    another transaction it takes nothing.
     """
     using, now = request.using, request.now
     try:
@@ -34,7 +34,7 @@ def take_alone(request: ClaimRequest) -> list[Lease]:
             return []
         if not may_be_a_row(error, using=using):
             raise
-        # It may have been committed all the same; acquire() sets aside what can't be read.
+        # It may have been committed; acquire() sets aside what can't be read.
         alive_time = request.alive_time
         give_back(request.holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []

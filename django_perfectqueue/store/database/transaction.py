@@ -185,6 +185,20 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
         repeat += 1
 
 
+def pages(rows: Any, column: str, size: int, *, using: str) -> Iterator[list[Any]]:
+    """
+    Yield the values of a column in order, ``size`` at a time, each page by a statement of its own.
+
+    A page begins behind the last value of the one before: the index may still have entries of rows
+    that were deleted meanwhile.
+    """
+    rows = rows.order_by(column).values_list(column, flat=True)
+    rest = rows
+    while page := with_retries(functools.partial(list, rest[:size]), using=using):
+        yield page
+        rest = rows.filter(**{f"{column}__gt": page[-1]})
+
+
 def as_djangos(error: Exception) -> Error:
     """Return Django's error for one of a driver: MySQLdb's cursor raises its own in close()."""
     if isinstance(error, Error):
@@ -287,7 +301,7 @@ class Session(NamedTuple):
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any
     ) -> list[Row]:
-        """Do the same; return the rows."""
+        """Run one statement, as execute() does; return the rows."""
         return list(self.execute(sql, parameters, **others).fetchall())
 
     def union(

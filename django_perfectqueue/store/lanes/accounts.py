@@ -20,7 +20,7 @@ from ..limits.meters import Meters
 from ..values import Lease, Now
 
 MOST_KNOWN = 10_000
-# Of how many accounts with the last finish tags the rows are ever read.
+# Of each queue so many accounts are read by their finish tags: those with the last ones.
 LAST = 8
 
 LOCK = 'SELECT "id" FROM "perfectqueue_account" WHERE "id" IN ({accounts}) ORDER BY "id"'

@@ -10,7 +10,7 @@ from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, FAMILY, Account, Hold, Meter, Policy
 
 from ..arithmetic.fair_order import lane_id, rule_of
-from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
+from ..database.transaction import Session, in_transaction, pages, retry_transaction, with_retries
 from ..limits.holds import open_again
 from ..limits.meters import forget_limits
 from ..notify.ring import notify_workers
@@ -19,7 +19,6 @@ from .shares import correct_shares
 from .wake import first_open, floor
 
 BATCH = 1000
-FIRST_LANE = -(2**63)
 
 
 def apply_shares(user: str, *, using: str) -> None:
@@ -34,12 +33,9 @@ def apply_shares(user: str, *, using: str) -> None:
     if user != EVERYONE:
         queues = with_retries(lambda: distinct(rows, "queue", limit=None), using=using)
         rows = rows.filter(pk__in=[lane_id(queue, user) for queue in queues])
-    accounts = rows.order_by("pk").values_list("pk", flat=True)
-    last, lanes = FIRST_LANE, list[int]()
-    while lanes := with_retries(partial(list, accounts.filter(pk__gt=last)[:BATCH]), using=using):
-        for queue in correct_shares(lanes, using=using, place=place_of):
+    for accounts in pages(rows, "pk", BATCH, using=using):
+        for queue in correct_shares(accounts, using=using, place=place_of):
             notify_workers(queue, using=using)
-        last = lanes[-1]
 
 
 def place_of(db: Session, queue: str) -> float:
@@ -100,19 +96,11 @@ def keys_under(key: str, *, using: str) -> Iterator[list[str]]:
     if not key.endswith(FAMILY):
         yield [key]
         return
-    for rows, column in (
-        (Hold.objects.using(using).order_by("key").distinct(), "key"),
-        # Who holds one back just now has its meter locked.
-        (Meter.objects.using(using).order_by("pk"), "pk"),
-    ):
-        last, keys = "", list[str]()
-        some = rows.filter(**{f"{column}__range": span_of(key)})
-        some = some.values_list(column, flat=True)
-        while keys := with_retries(
-            partial(list, some.filter(**{f"{column}__gt": last})[:PART]), using=using
-        ):
-            yield keys
-            last = keys[-1]
+    holds = Hold.objects.using(using).filter(key__range=span_of(key))
+    yield from pages(holds.distinct(), "key", PART, using=using)
+    # Who holds one back just now has its meter locked.
+    meters = Meter.objects.using(using).filter(key__range=span_of(key))
+    yield from pages(meters, "key", PART, using=using)
 
 
 def span_of(family: str) -> tuple[str, str]:

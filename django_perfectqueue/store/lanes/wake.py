@@ -353,8 +353,8 @@ PART = 100
 
 
 class Rounds:
-    """When to look again: after so many seconds, or where a look takes long so seldom that it
-    takes a hundredth of the time."""
+    """When to look again: after ``interval`` seconds, or after PART times as long as the last look
+    took, if that is later."""
 
     def __init__(self, interval: float) -> None:
         self.interval = interval

@@ -190,7 +190,7 @@ def act(work: Work, *, using: str, now: Now = None) -> int:
 
 
 def follow_uncommitted(*, using: str) -> int:
-    """Do so where the commit may never come, as in a TestCase; return how many."""
+    """Do what follow() does for a commit that may never come, as in a TestCase."""
     connection: BaseDatabaseWrapper = connections[using]
     hooks = connection.run_on_commit if connection.in_atomic_block else ()
     return follow(using=using) if any(isinstance(hook[1], Follow) for hook in hooks) else 0

@@ -252,9 +252,9 @@ def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss:
     """
     Take running tasks from a holder that is gone.
 
-    Return those that may be tried again at once. One that was to be cancelled is. One that has
-    crashed too often is failed: it may well be what kills its processors; from the second time
-    on it waits before it is tried again. One that has not crashed loses nothing.
+    Return those that may be tried again at once. A task that someone asked to cancel is cancelled.
+    A task that has crashed waits from its second crash on, and fails after MAX_CRASHES: it may be
+    what kills its processors. A task that has not crashed keeps its counts.
     """
     now = accounts.now
     back: list[int] = []
@@ -303,7 +303,7 @@ def wait_after_crash(crashes: int) -> float:
     """
     Return the seconds until a task that has lost its processor so often is tried again.
 
-    Once may be anyone's fault; twice, and the task may be what kills its processors.
+    After its first crash there is no wait, since another task may have caused it.
     """
     if crashes <= 1:
         return 0.0
@@ -321,8 +321,8 @@ def finish(
     """
     Close tasks in one transaction; return those that were refused.
 
-    Refused is what another attempt holds by now, or someone has ended. What this same
-    attempt has finished already is not refused: a commit whose answer was lost may be
+    A task is refused that another attempt holds by now, or that someone has ended. A task that
+    this attempt has finished already is not refused: a commit whose answer was lost may be
     repeated.
     """
     with in_transaction(using) as db:

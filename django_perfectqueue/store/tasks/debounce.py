@@ -44,7 +44,7 @@ SELECT "id", "at", "wait", "at_most", "leading", "terms" FROM "perfectqueue_debo
 WHERE "queue" = %(queue)s AND "key" = %(key)s ORDER BY "id" LIMIT %(limit)s
 """
 LOCK = 'SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" = %(id)s AND "attempt" = 0'
-# One that runs at once is never merged into: it is due as soon as it is submitted.
+# Nothing is merged into a run that begins at once: it is due when it is submitted.
 FOUND = """
 SELECT "created_at", "merged" IS NOT NULL AND "run_at" > "created_at" FROM "perfectqueue_task"
 WHERE "id" = %(id)s
@@ -115,7 +115,7 @@ def merge_debounced(work: Work, *, using: str, now: Now = None) -> int:
             names = [(queue, key) for queue, key in db.rows(NAMED, {"limit": MOST})]
     for queue, key in names:
         try:
-            # What is left then is merged by a sweep.
+            # A sweep merges what is left.
             for _repeat in range(REPEATS):
                 if not merge_some(queue, key, using=using, now=now):
                     break
@@ -164,7 +164,7 @@ def merge_some(queue: str, key: str, *, using: str, now: Now) -> bool:
             db.execute(DELAY, {"id": task_id, **times}, now=now)
         db.dialect.delete(db.cursor, "perfectqueue_debouncedsubmit", [one.id for one in given])
         notify_workers(queue, using=using, delay=until(run_at, now))
-    # Who commits one later merges that.
+    # A program that commits one later merges it.
     return is_leading or len(given) == MOST
 
 

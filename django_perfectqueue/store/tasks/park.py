@@ -110,8 +110,8 @@ def unpark_some(
     Make some parked tasks of each known type due, with a ``limit`` of BATCH all; return where to
     go on the next time, and how many there were.
 
-    For who takes some of them next, beside a worker that does not know them: that one parks
-    again what is left, so all at once would be as many writes for each batch.
+    The caller takes some of them next, and a worker that does not know the type may park the rest
+    again. If all were made due at once, each batch would cost as many writes as tasks are parked.
     """
     count = 0
     for _type in range(types):

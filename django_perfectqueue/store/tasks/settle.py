@@ -106,9 +106,10 @@ def settle(
     """
     End attempts, and return the word for each; leases that have passed on are not among them.
 
-    ``seconds`` is for how long each of them has run, which is charged; None is for tasks that
-    were not begun, and charges nothing. A task that was to go back to its line is cancelled
-    where that was requested; the caller announces that.
+    ``seconds`` is for how long each of them has run, which is charged. None and 0 are for tasks
+    that were not begun: these charge nothing, and 0 is kept as a start, by which ending_of()
+    knows who has ended them. A task that was to go back to its line is cancelled where that was
+    requested; the caller announces that.
     """
     # The first try of a call is refused for good: another call has ended the attempt.
     tried = {fence for note in tries for fence in note}
@@ -122,7 +123,7 @@ def settle(
         write(db, words, ending, worker=worker, seconds=seconds, now=now)
         accounts = Accounts(now)
         for lease, (_cancel, charged) in found.items():
-            accounts.end(lease, seconds, charged)
+            accounts.end(lease, seconds or None, charged)
             if words[lease] == "yielded":
                 accounts.yielded.add(lease.lane)
         accounts.write(db)

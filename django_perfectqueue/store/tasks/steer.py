@@ -134,7 +134,7 @@ def cancel_now(
     Cancel tasks that have yet to run, and ask the holders of others to stop, in one
     transaction; tasks that wait for them stay.
 
-    Return of each whether it is cancelled already. Those are left out that have ended.
+    Return for each whether it is cancelled already; tasks that have ended are left out.
     """
     with in_transaction(using) as db:
         tickets = lock_tickets(db, ids)
@@ -339,7 +339,7 @@ def seen_task(db: Session, task_id: int) -> SeenTask:
 
 
 def is_put_off(act: Callable[[], object], *, using: str) -> bool:
-    """Where a transaction of the caller's is open have a call made after its commit."""
+    """Return whether a transaction of the caller's is open; make the call after its commit then."""
     is_open = is_in_block(connections[using])
     if is_open:
         transaction.on_commit(Steering(act), using=using, robust=True)
@@ -373,7 +373,7 @@ class Steering:
 
 
 def steer_waiting(*, using: str) -> None:
-    """Make the calls that wait for a commit which never comes: in a TestCase, after its blocks."""
+    """In a TestCase, whose own blocks never commit, make the calls that wait for the commit."""
     connection = connections[using]
     if not is_in_block(connection):
         for waiting in list(connection.run_on_commit):

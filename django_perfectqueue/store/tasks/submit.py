@@ -118,7 +118,7 @@ def notify(
     """
     Announce the tasks that were stored, and let their workers know when the first is due.
 
-    It is no part of what is repeated: what a receiver does, or an eager task, is done once.
+    No retry repeats it: a receiver is called once, and an eager task runs once.
     """
     stored = submissions
     if len(fresh) < len(submissions):
@@ -196,7 +196,7 @@ def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
     whether it has.
     """
     dialect = dialect_of(using)
-    # After a shorter list there is nothing that could be prepared meanwhile.
+    # A shorter list is the last one: nothing could be prepared meanwhile.
     if len(tasks) == CHUNK and not any(task.after or task.tags or task.unique for task in tasks):
         # What fails here is sent once more by submit_all(), with its patience.
         with suppress(Error):
@@ -207,22 +207,22 @@ def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
 
 @retry_remembering_commits
 def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
-    # Most often all keys are free, and not to look at each costs less.
+    def store(insert: Insert) -> Ids:
+        with in_transaction(using, apart=True) as db:
+            fresh = store_some(db, insert, tries, submissions, now)
+            if len(fresh) < len(submissions):
+                transaction.set_rollback(True, using=using)
+            return fresh
+
+    dialect = dialect_of(using)
+    # Most often all keys are free; an insert that does not look at each costs less.
     with suppress(IntegrityError):
         if isinstance(submissions, Chunk) and (ahead := submissions.ahead):
             submissions.ahead = None
             return cast("Ids", ahead.arrival(tries))
         if not tries:
-            with in_transaction(using, apart=True) as db:
-                fresh = store_some(db, db.dialect.submit_free, tries, submissions, now)
-                if len(fresh) < len(submissions):
-                    transaction.set_rollback(True, using=using)
-                return fresh
-    with in_transaction(using, apart=True) as db:
-        fresh = store_some(db, db.dialect.submit, tries, submissions, now)
-        if len(fresh) < len(submissions):
-            transaction.set_rollback(True, using=using)
-        return fresh
+            return store(dialect.submit_free)
+    return store(dialect.submit)
 
 
 def store_some(

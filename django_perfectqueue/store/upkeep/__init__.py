@@ -1,4 +1,4 @@
-"""What no caller asks for: due timers, lapsed leases, dead holders, deletion, recounts."""
+"""The work that no caller asks for: due timers, lapsed leases, dead holders, deletion, recounts."""
 
 from .idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .deletion import Surplus, Swept, clear, delete_ended, newest_id, purge, purgeable, surplus

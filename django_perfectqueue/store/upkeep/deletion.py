@@ -21,6 +21,7 @@ from ..database.transaction import (
     Session,
     in_transaction,
     is_callers,
+    pages,
     reading,
     retry_transaction,
     with_retries,
@@ -317,13 +318,10 @@ def clear(chosen: Q, *, using: str) -> tuple[int, set[str]]:
     Delete all tasks of which this holds, whatever their status, but for those to which rows of
     other apps refer; return how many, and for what others are kept.
     """
-    ids: list[int]
-    total, after, kept_for = 0, 0, set[str]()
-    rows = Task.objects.using(using).filter(chosen).order_by("pk").values_list("pk", flat=True)
-    # From the last one on: the index still leads by those that are deleted.
-    while ids := with_retries(partial(list, rows.filter(pk__gt=after)[:BATCH]), using=using):
+    total, kept_for = 0, set[str]()
+    for ids in pages(Task.objects.using(using).filter(chosen), "pk", BATCH, using=using):
         gone, names = past_references(partial(clear_tasks, using=using), ids, using=using)
-        total, after = total + len(gone), ids[-1]
+        total += len(gone)
         kept_for |= names
     return total, kept_for
 

@@ -65,7 +65,7 @@ FORGOTTEN = f"SELECT EXISTS ({SHUT}), EXISTS ({SLEEPING})"
 
 def fire_timers(marks: Watermarks, *, using: str, now: Now) -> int:
     """
-    Admit scheduled tasks and take back lapsed leases, so much of it and no more; return how many.
+    Admit scheduled tasks and take back lapsed leases, MOST at a time; return how many.
     """
     fired, began = 0, time.monotonic()
     while fired < MOST:
@@ -126,10 +126,9 @@ def fire_batch(marks: Watermarks, *, using: str, now: Now) -> int:
 @retry_transaction
 def wake_forgotten_lanes(*, using: str) -> int:
     """
-    Wake the lanes that sleep although they have waiting tickets, those that have another
-    policy than the settings say. Have limits looked at that hold back lanes and have
-    room, too: they were edited past the models' signals. Return how many, of the lanes
-    BATCH at most.
+    Wake lanes that sleep although they have waiting tickets, and lanes whose policy is not that of
+    the settings; look again at limits that hold back lanes although they have room, as after an
+    edit that sent no signal. Return how many, of the lanes BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
     program died or the lane fell asleep in that moment, is found here. Costs one statement
@@ -151,14 +150,14 @@ def wake_forgotten_lanes(*, using: str) -> int:
 
 
 def wake_all_forgotten_lanes(*, using: str) -> None:
-    """Do so until no lane is left that sleeps with work in it."""
+    """Wake forgotten lanes until none is left."""
     while wake_forgotten_lanes(using=using) >= BATCH:
         pass
 
 
 def wake_forgotten_lanes_if_due(*, using: str) -> int:
     """
-    Do so if this process has not looked for some seconds.
+    Wake forgotten lanes if this process has not looked for some seconds.
 
     wake_forgotten_lanes() goes through all lanes that have waiting tickets, also those of
     users who are paused; so an acquire that finds nothing does not do it every time. More

@@ -60,7 +60,7 @@ def within(task: AcquiredTask, call: Callable[[], object]) -> object:
 
 async def awithin(task: AcquiredTask, call: Callable[[], Awaitable[object]]) -> object:
     """
-    Do the same for a coroutine.
+    Do what within() does for a coroutine.
 
     Providers may set the connections of its synchronous calls, so they run in their thread.
     """

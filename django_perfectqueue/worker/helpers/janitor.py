@@ -86,7 +86,7 @@ class Janitor(HelperProcess):
             Job("counters", 60.0, accounts, rest=1000.0),
             Job("counters of limits", 60.0, meters, rest=1000.0),
             Job("timers", sweep, self.fire_timers),
-            # Nobody acts on what was locked when it ended, where who held that rolled back or died.
+            # A task may end while another process has its lock, and that process roll back or die.
             Job("dependencies", sweep, partial(store.records.follow, using=using)),
             Job("lanes", sweep, self.wake_forgotten_lanes, rest=100.0),
             Job("pauses", sweep, partial(end_pauses, using=using)),
@@ -124,7 +124,7 @@ class Janitor(HelperProcess):
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_registration()
             self.wait(LONGEST_WAIT)
-        # What processors have that are killed before they end, the next worker finds by its row.
+        # If processors are killed before they end, the next worker finds their tasks by its row.
         if not self.wakeups.is_at_work():
             worker = self.registration.worker.id
             self.link.retry_until_done(lambda: store.records.sign_off(worker, using=self.using))

@@ -123,7 +123,7 @@ class WorkerRegistration:
         for worker in rows.filter(**same):
             if worker.pk == own.pk:
                 own.draining = worker.draining
-            # Of a worker whose supervisor lives, that one gives back.
+            # A supervisor that lives gives back the leases of its own processors.
             elif has_ended(worker.pid, worker.start):
                 dead = [state for state in worker.states if has_ended(state["pid"], state["start"])]
                 give_back(worker, dead, using=using)

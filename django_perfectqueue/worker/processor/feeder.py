@@ -34,7 +34,7 @@ RECYCLED = 3
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 LAST_LOOKS = 5
-# Of a renewal, at the least, before the leases expire.
+# A renewal is tried at least so often before the leases expire.
 LEAST_TRIES = 20
 # In seconds: the next tasks are claimed while those run that take no longer.
 SHORT = 0.05
@@ -111,7 +111,7 @@ class Feeder:
             else:
                 self.wait()
         if self.failed:
-            # For far less than a lease lasts.
+            # The pause is a small part of the time of a lease, so that renewals are tried in time.
             pause = min(self.link.pause(), self.options.ALIVE_TIME / LEAST_TRIES)
             self.resources.wakeup.wait(pause)
         else:

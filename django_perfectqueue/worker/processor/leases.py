@@ -240,7 +240,7 @@ class Parking:
         for name in sorted(unlimited(taken) - self.warned_names):
             self.warned_names.add(name)
             processor_logger.warning(
-                "A task lists a limit that there is not, so it is not limited. limit=%s",
+                "A task lists a limit that does not exist, so it is not limited. limit=%s",
                 printable(name),
             )
 

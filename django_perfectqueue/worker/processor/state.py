@@ -29,7 +29,7 @@ from .pacing import MOST, Prefetch, Recycling
 logger = logging.getLogger("django_perfectqueue.processor")
 
 LAST_TRIES = 10.0
-# In seconds: so long a completion waits for a claim that takes it along, where many run.
+# In seconds: how long a completion waits for a claim that writes it, where many tasks run.
 SOON = 0.025
 # In seconds: then connections are closed.
 IDLE = 60.0

@@ -93,7 +93,7 @@ class Place:
         self.next_at = next_fork(child.born, deaths=self.deaths, limit=limit)
 
     def ended(self, child: Child, code: int, now: float) -> bool:
-        """Report the end of a process; return whether it was no death."""
+        """Report the end of a process; return whether it was expected."""
         if code and not child.killed:
             logger.error("The %s died. code=%s", self.name, code)
         return False

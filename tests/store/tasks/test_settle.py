@@ -48,6 +48,17 @@ class FinishTests(TestCase):
         self.assertAlmostEqual((after(5) - row.ended_at).total_seconds(), 0, delta=0.5)
         self.assertAlmostEqual((row.ended_at - row.started_at).total_seconds(), 2, delta=0.01)
 
+    def test_what_is_cancelled_before_it_begins_teaches_no_cost(self):
+        for _number in range(3):
+            finish(running(user="ann")[1], seconds=10.0)
+        known = Account.objects.get(user="ann").cost
+        _task, held = running(user="ann")
+        ending = store.Ending.cancel()
+        words = store.settle([held], ending, seconds=0.0, using="default", worker="tests")
+        self.assertEqual(words, {held: "cancelled"})
+        self.assertAlmostEqual(Account.objects.get(user="ann").cost, known)
+        assert_books_balance(self)
+
     def test_a_batch_is_closed_but_for_what_was_lost(self):
         for _number in range(3):
             submit()
@@ -538,7 +549,7 @@ class HistoryTests(TestCase):
         finish(*acquire())
         self.assertEqual(Task.objects.with_tries().get().tries, 13)
         last = tries(task.metadata(), list(row.attempts.order_by("id")))[-1]
-        self.assertEqual((last.number, last.ending), (13, "finished"))
+        self.assertEqual((last.number, last.row.ending), (13, "finished"))
 
     def test_a_few_attempts_are_all_kept(self):
         self.tried(4)

@@ -112,7 +112,7 @@ class BurstTests(WorkerTestCase):
             limits = [f"family:{number}", "confirmations"]
             Queue().submit(f"k{number}", "echo", limits=limits)
         worker = self.burst()
-        said = "A task lists a limit that there is not, so it is not limited. limit="
+        said = "A task lists a limit that does not exist, so it is not limited. limit="
         self.assertEqual(worker.errors.count(said), 1)
         self.assertIn(f"{said}confirmations", worker.errors)
 

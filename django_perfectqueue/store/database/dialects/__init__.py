@@ -26,7 +26,7 @@ def dialect_of(using: str) -> Dialect:
 
 
 def dialect_for(connection: BaseDatabaseWrapper) -> Dialect:
-    """Do the same for a connection."""
+    """Return the dialect of a connection."""
     vendor = connection.vendor
     try:
         return DIALECTS[vendor]

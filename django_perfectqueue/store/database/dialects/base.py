@@ -238,7 +238,7 @@ class Dialect(ABC):
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
     def submit_free(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
-        """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
+        """Do what submit() does if all keys are free; else it may raise IntegrityError."""
         return self.submit(cursor, tasks, now)
 
     def cursor_ahead(self, connection: BaseDatabaseWrapper, tasks: Chunk) -> Any:

@@ -22,6 +22,7 @@ from django_perfectqueue.models import PARKED_FROM, Outcome
 from django_perfectqueue.models.batch import DISCARDED_GROUP
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import Duration, encoded, moment
+from django_perfectqueue.store.values import Now
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
@@ -141,7 +142,7 @@ class AcquiredTask(ReportingTask):
     def restore(self, before: tuple[store.Lease, object]) -> None:
         self.lease, self._data = before
 
-    def heartbeat(self, *, now: datetime | None = None) -> None:
+    def heartbeat(self, *, now: Now = None) -> None:
         """
         Renew the lease.
 
@@ -157,7 +158,7 @@ class AcquiredTask(ReportingTask):
         if pulse.cancel_requested:
             raise exceptions.CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: Now = None) -> None:
         """
         Merge into the stored data, and renew the lease.
 
@@ -400,7 +401,7 @@ class AcquiredTask(ReportingTask):
             ended=time.monotonic(),
         )
 
-    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: Now = None) -> None:
         """
         Close it as finished; on disk when this returns.
 
@@ -420,11 +421,7 @@ class AcquiredTask(ReportingTask):
         self._write(write, "finished")
 
     def retry(
-        self,
-        wait: Duration | None = None,
-        *,
-        why: store.Failure | None = None,
-        now: datetime | None = None,
+        self, wait: Duration | None = None, *, why: store.Failure | None = None, now: Now = None
     ) -> None:
         """
         Count an error, and let it be tried again after so long (RETRY_WAIT).
@@ -435,7 +432,7 @@ class AcquiredTask(ReportingTask):
         why = self._for_all_eyes(why or store.Failure())
         self._end_once(store.Ending.retry(seconds, why), now)
 
-    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
+    def release(self, delay: Duration = 0.0, *, now: Now = None) -> None:
         """
         Give it back: this counts as no attempt, and its user is charged for the time that
         it has run.
@@ -447,7 +444,7 @@ class AcquiredTask(ReportingTask):
         wait = max(SHORTEST_WAIT, wait_of("release()", delay))
         self._end_once(store.Ending.release(wait), now)
 
-    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
+    def snooze(self, after: Duration, *, now: Now = None) -> None:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
@@ -461,18 +458,18 @@ class AcquiredTask(ReportingTask):
         message: str = "",
         *,
         why: store.Failure | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> None:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
         self._end_once(store.Ending.fail(why), now)
 
-    def cancel(self, *, now: datetime | None = None) -> None:
+    def cancel(self, *, now: Now = None) -> None:
         """End it as cancelled."""
         self._end_once(store.Ending.cancel(), now)
 
     def discard(
-        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
+        self, reason: str = "", *, why: store.Failure | None = None, now: Now = None
     ) -> None:
         """
         End it as cancelled, for a reason of its own: nobody has asked for that.
@@ -485,7 +482,7 @@ class AcquiredTask(ReportingTask):
         letter = self._for_all_eyes(store.Failure(error=DISCARDED_GROUP, message=text))
         self._end_once(store.Ending.discard(why, letter), now)
 
-    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
+    def _end(self, ending: store.Ending, *, now: Now = None) -> None:
         """
         End the attempt at once; raise PreemptedError when the lease has passed to another.
 
@@ -505,7 +502,7 @@ class AcquiredTask(ReportingTask):
                 raise self._preempted()
             self._settle(words[self.lease])
 
-    def _end_once(self, ending: store.Ending, now: datetime | None) -> None:
+    def _end_once(self, ending: store.Ending, now: Now) -> None:
         """
         End the attempt; for an atomic handler, when the handler returns.
 

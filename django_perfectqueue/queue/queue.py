@@ -21,6 +21,7 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict
 from django_perfectqueue.store.database.transaction import database
+from django_perfectqueue.store.values import Now
 from django_perfectqueue.tracing import otel
 
 from . import retention
@@ -79,7 +80,7 @@ class Queue(Taking):
         data: object = None,
         *,
         on_conflict: OnConflict = "raise",
-        now: datetime | None = None,
+        now: Now = None,
         **options: Unpack[TaskOptions],
     ) -> TaskHandle:
         """
@@ -116,7 +117,7 @@ class Queue(Taking):
         tasks: Iterable[Mapping[str, Any]],
         *,
         on_conflict: Literal["raise", "ignore"] = "raise",
-        now: datetime | None = None,
+        now: Now = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """
@@ -186,7 +187,7 @@ class Queue(Taking):
         *,
         user: str | None = None,
         top: int | None = 100,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Sequence[UserShare]:
         """
         Return what each user was entitled to and received in the last minute, hour or day.
@@ -205,7 +206,7 @@ class Queue(Taking):
         *,
         type: str | None = None,  # noqa: A002
         user: str | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Statistics:
         """
         Return how attempts ended on a day in UTC, by default today, and how long they took.
@@ -242,7 +243,7 @@ class Queue(Taking):
         group: str | None = None,
         type: str | None = None,  # noqa: A002
         user: str | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> int:
         """
         Delete its tasks that ended so long ago that their retention has passed; return how many.

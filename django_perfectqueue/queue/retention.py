@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from django.db.models import Q
 
@@ -15,6 +14,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import DebouncedSubmit, Outcome
 from django_perfectqueue.store.upkeep.deletion import BATCH
+from django_perfectqueue.store.values import Now
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
@@ -66,7 +66,7 @@ def purge(
     using: str,
     dry: bool = False,
     progress: Callable[[int], None] = lambda _looked: None,
-    now: datetime | None = None,
+    now: Now = None,
 ) -> Counter[str]:
     """
     Delete what a rule dooms, a batch in a transaction; return how many, by how they ended.
@@ -104,9 +104,7 @@ def clear(queue: str, *, using: str) -> int:
     return count
 
 
-def forget_batches(
-    keep: float | None, queue: str, *, using: str, now: datetime | None = None
-) -> None:
+def forget_batches(keep: float | None, queue: str, *, using: str, now: Now = None) -> None:
     while store.dependencies.forget_batches(keep, using=using, queue=queue, now=now):
         pass
 

@@ -20,7 +20,7 @@ from django_perfectqueue.payload.inputs import Duration, OnConflict, When
 from django_perfectqueue.payload.limit_names import filled, of_type, of_types
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.notify.ring import notify_workers
-from django_perfectqueue.store.values import IN_OTHERS, Moment, put_in_others
+from django_perfectqueue.store.values import IN_OTHERS, Moment, Now, put_in_others
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -230,7 +230,7 @@ def submission_of(
     *,
     using: str | None = None,
     surroundings: str | None = None,
-    now: datetime | None = None,
+    now: Now = None,
     **options: Unpack[TaskOptions],
 ) -> store.Submission:
     """
@@ -302,7 +302,7 @@ def unique_key(key: str | None, type_: str, payload: str, given: dict[str, Any])
 
 
 def submissions_of(
-    queue: Queue, tasks: Iterable[Mapping[str, Any]], now: datetime | None = None
+    queue: Queue, tasks: Iterable[Mapping[str, Any]], now: Now = None
 ) -> Iterator[store.Chunk]:
     """Yield tasks as they are stored, some at a time, each from a dict of submit()'s arguments."""
     terms: dict[str, Any] = {"using": queue.using, "surroundings": inputs.captured(), "now": now}
@@ -314,7 +314,7 @@ def store_some(
     on_conflict: OnConflict,
     *,
     using: str,
-    now: datetime | None,
+    now: Now,
     batch: int | None = None,
 ) -> tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], str]]:
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
 from functools import partial
 
 from asgiref.sync import sync_to_async
@@ -15,7 +14,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import WaitInTransactionError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
-from django_perfectqueue.store.values import new_holder
+from django_perfectqueue.store.values import Now, new_holder
 
 from .acquired import AcquiredTask
 
@@ -32,7 +31,7 @@ class Taking:
         raise NotImplementedError
 
     def acquire(
-        self, limit: int = 1, *, alive_time: float | None = None, now: datetime | None = None
+        self, limit: int = 1, *, alive_time: float | None = None, now: Now = None
     ) -> list[AcquiredTask]:
         """
         Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
@@ -53,11 +52,7 @@ class Taking:
         return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
-        self,
-        timeout: Duration | None = 0,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
+        self, timeout: Duration | None = 0, *, alive_time: float | None = None, now: Now = None
     ) -> AcquiredTask | None:
         """
         Take the next due task, or None when nothing is due.
@@ -76,11 +71,7 @@ class Taking:
         return taken[0] if taken else None
 
     async def apoll(
-        self,
-        timeout: Duration | None = 0,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
+        self, timeout: Duration | None = 0, *, alive_time: float | None = None, now: Now = None
     ) -> AcquiredTask | None:
         """Do what poll() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from django_perfectqueue import models, store
@@ -21,6 +20,7 @@ from django_perfectqueue.store import dependencies
 from django_perfectqueue.store.limits.meters import lane_behind
 from django_perfectqueue.store.records.journal import SIGNAL
 from django_perfectqueue.store.tasks.steer import find
+from django_perfectqueue.store.values import Now
 
 from .submission import IfFailed, Parents, checked_after, checked_if_failed
 
@@ -72,7 +72,7 @@ class TaskHandle:
             ) from None
         return row
 
-    def why_waiting(self, *, now: datetime | None = None) -> Reason:
+    def why_waiting(self, *, now: Now = None) -> Reason:
         """
         Return the first condition that holds it back, or that it is running or has ended.
 
@@ -111,7 +111,7 @@ class TaskHandle:
         rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
         return store.database.with_retries(rows.present().first, using=self.using)
 
-    def cancel_request(self, *, together: bool = False, now: datetime | None = None) -> bool:
+    def cancel_request(self, *, together: bool = False, now: Now = None) -> bool:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
 
@@ -177,7 +177,7 @@ class TaskHandle:
             raise InvalidTaskError("A task can't be taken out of its sequence.")
         store.records.untag_task(self.id, tags, using=self.using)
 
-    def force_finish(self, *, now: datetime | None = None) -> None:
+    def force_finish(self, *, now: Now = None) -> None:
         """
         Close it as finished, even while it runs: its holder is then preempted.
 
@@ -186,7 +186,7 @@ class TaskHandle:
         """
         store.steer(store.force_finish, self.id, using=self.using, now=now)
 
-    def retry(self, *, now: datetime | None = None) -> None:
+    def retry(self, *, now: Now = None) -> None:
         """
         Put it back if it has failed, was cancelled or expired; hasten it if it waits for
         its time.
@@ -203,7 +203,7 @@ class TaskHandle:
         on_conflict: Literal["raise", "ignore"] = "raise",
         *,
         by: str = "",
-        now: datetime | None = None,
+        now: Now = None,
     ) -> bool:
         """
         Send it a signal, for which it waits now or later; return whether it is sent.

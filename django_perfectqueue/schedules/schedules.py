@@ -24,7 +24,7 @@ from django_perfectqueue.queue import Queue, TaskHandle
 from django_perfectqueue.store import schedules
 from django_perfectqueue.store.database.transaction import database
 from django_perfectqueue.store.records.journal import DID
-from django_perfectqueue.store.values import as_text
+from django_perfectqueue.store.values import Now, as_text
 
 from .terms import CHECKS, TIMING, Terms, apply, at, checked_name, checked_payload, checked_type
 
@@ -68,7 +68,7 @@ class Schedules:
         data: object = None,
         *,
         by: str = "",
-        now: datetime | None = None,
+        now: Now = None,
         **terms: Unpack[Terms],
     ) -> ScheduleHandle:
         """
@@ -115,7 +115,7 @@ class Schedules:
         """Return all schedules, as a QuerySet."""
         return Schedule.objects.using(self.using).order_by("name")
 
-    def fire(self, *, now: datetime | None = None) -> None:
+    def fire(self, *, now: Now = None) -> None:
         """Submit what is due, as workers do by themselves; for programs without a worker."""
         while store.schedules.fire_schedules(using=self.using, now=now):
             pass
@@ -143,7 +143,7 @@ class ScheduleHandle:
             raise self._missing()
         return found
 
-    def change(self, *, by: str = "", now: datetime | None = None, **terms: Unpack[Terms]) -> None:
+    def change(self, *, by: str = "", now: Now = None, **terms: Unpack[Terms]) -> None:
         """
         Change only the terms that are given; raise InvalidScheduleError as put() does.
 
@@ -154,24 +154,24 @@ class ScheduleHandle:
         with self._changed(by, now) as (row, moment):
             apply(row, terms, moment)
 
-    def pause(self, note: str = "", *, by: str = "", now: datetime | None = None) -> None:
+    def pause(self, note: str = "", *, by: str = "", now: Now = None) -> None:
         """Submit nothing until unpause(); ticks that wait for the task before are dropped."""
         with self._changed(by, now) as (row, _moment):
             schedules.pause(row, note, by)
 
-    def unpause(self, *, by: str = "", now: datetime | None = None) -> None:
+    def unpause(self, *, by: str = "", now: Now = None) -> None:
         """Go on with the first tick after now; backfill() makes up what was missed."""
         with self._changed(by, now) as (row, moment):
             row.paused, row.note, row.paused_by, row.failures = False, "", "", 0
             schedules.start_over(row, moment)
 
-    def trigger(self, *, by: str = "", now: datetime | None = None) -> TaskHandle:
+    def trigger(self, *, by: str = "", now: Now = None) -> TaskHandle:
         """Submit its task now, whatever its ticks and its overlap say; return the task."""
         with self._changed(by, now, did="triggered") as (row, moment):
             schedules.submit_ticks(row, [moment], moment, using=self.using)
         return Queue(row.queue, using=self.using)[schedules.key_of(row.name, moment)]
 
-    def next(self, count: int = 5, *, now: datetime | None = None) -> list[datetime]:
+    def next(self, count: int = 5, *, now: Now = None) -> list[datetime]:
         """Return when its next tasks are to be submitted; none if paused, ended or broken."""
         row = self.row()
         if row.next_at is None:
@@ -204,7 +204,7 @@ class ScheduleHandle:
         overlap: Literal["allow", "queue"] = "allow",
         dry_run: bool = False,
         by: str = "",
-        now: datetime | None = None,
+        now: Now = None,
     ) -> list[datetime]:
         """
         Submit the tasks of all ticks from ``since`` to ``until`` that have none yet.
@@ -263,7 +263,7 @@ class ScheduleHandle:
 
     @contextmanager
     def _changed(
-        self, by: str, now: datetime | None, *, insert: bool = False, did: str = ""
+        self, by: str, now: Now, *, insert: bool = False, did: str = ""
     ) -> Iterator[tuple[Schedule, datetime]]:
         """Yield the row and the time as edited() does, and record who has changed what."""
         with edited(self.name, now, using=self.using) as (row, moment):
@@ -277,7 +277,7 @@ class ScheduleHandle:
 
 
 @contextmanager
-def edited(name: str, now: datetime | None, *, using: str) -> Iterator[tuple[Schedule, datetime]]:
+def edited(name: str, now: Now, *, using: str) -> Iterator[tuple[Schedule, datetime]]:
     """
     Yield the locked row of a schedule, or a new one, and the time; save what has been changed,
     and wake workers.

@@ -21,7 +21,7 @@ from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import Duration, checked_duration
 from django_perfectqueue.queue import Queue, database
 from django_perfectqueue.store.tasks.steer import steer_waiting
-from django_perfectqueue.store.values import new_holder
+from django_perfectqueue.store.values import Now, new_holder
 from django_perfectqueue.worker.discovery import workers_dispatch
 
 from .inline_runner import HeldTask, InlineRunner, Run, is_trouble, raise_error
@@ -58,7 +58,7 @@ def drain(
     *,
     using: str | None = None,
     types: Kind | Iterable[Kind] | None = None,
-    now: datetime | None = None,
+    now: Now = None,
     ahead: Duration | None = None,
     until: Callable[[Run], bool] | None = None,
     limit: int = LIMIT,

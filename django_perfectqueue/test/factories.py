@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -15,6 +15,7 @@ from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.models import Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
+from django_perfectqueue.store.values import Now
 
 LATER = 3600.0
 AGO = timedelta(seconds=7200)
@@ -110,7 +111,7 @@ class Making:
         settle(self.take())
         return self.queue[self.key]
 
-    def take(self, now: datetime | None = None) -> AcquiredTask:
+    def take(self, now: Now = None) -> AcquiredTask:
         """Submit it, and take it out of the line, whatever is before it."""
         self.submit(now=now)
         found = self.acquire(now)
@@ -122,7 +123,7 @@ class Making:
             raise NotSupportedError(f"Task '{self.key}' can't be acquired. {why}")
         return found
 
-    def acquire(self, now: datetime | None) -> AcquiredTask | None:
+    def acquire(self, now: Now) -> AcquiredTask | None:
         """Take what is due until it is this; what was taken before goes back untried."""
         others: list[AcquiredTask] = []
         try:

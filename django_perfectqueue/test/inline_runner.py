@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 from django_perfectqueue import store
@@ -17,6 +16,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import JSON, decode
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.store.values import Now
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import surroundings
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
@@ -75,11 +75,11 @@ class HeldTask(AcquiredTask):
         using, worker = self.lease.using, self.worker
         return not store.finish([completion], using=using, worker=worker, now=self.moment)
 
-    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: Now = None) -> None:
         super().finish(result, now=now)
         self.returned = result
 
-    def _end(self, ending: store.Ending, *, now: datetime | None = None) -> None:
+    def _end(self, ending: store.Ending, *, now: Now = None) -> None:
         super()._end(ending, now=now)
         self.wait = None if ending.outcome else ending.wait
 

@@ -29,6 +29,12 @@ def after(seconds):
     return NOON + timedelta(seconds=seconds)
 
 
+def at(task, moment):
+    """Return an acquired task whose verbs take a time from here on for the present one."""
+    task.moment = moment
+    return task
+
+
 def lease(**facts):
     """Return a lease of no task."""
     given = {

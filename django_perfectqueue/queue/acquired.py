@@ -22,7 +22,6 @@ from django_perfectqueue.models import PARKED_FROM, Outcome
 from django_perfectqueue.models.batch import DISCARDED_GROUP
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import Duration, encoded, moment
-from django_perfectqueue.store.values import Now
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .batch import Batch, batch_closed_by, batch_of
@@ -142,7 +141,7 @@ class AcquiredTask(ReportingTask):
     def restore(self, before: tuple[store.Lease, object]) -> None:
         self.lease, self._data = before
 
-    def heartbeat(self, *, now: Now = None) -> None:
+    def heartbeat(self) -> None:
         """
         Renew the lease.
 
@@ -151,14 +150,14 @@ class AcquiredTask(ReportingTask):
         """
         # A renewal would lock the ticket as long as the transaction lasts.
         alive_time = self.alive_time if self.deferred is None else None
-        using, now = self.lease.using, now or self.moment
-        [pulse] = store.leases.heartbeat([self.lease], alive_time=alive_time, using=using, now=now)
+        terms: Any = {"using": self.lease.using, "now": self.moment}
+        [pulse] = store.leases.heartbeat([self.lease], alive_time=alive_time, **terms)
         if not pulse.held:
             raise self._preempted()
         if pulse.cancel_requested:
             raise exceptions.CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, object], *, now: Now = None) -> None:
+    def update_data(self, changes: Mapping[str, object]) -> None:
         """
         Merge into the stored data, and renew the lease.
 
@@ -166,7 +165,7 @@ class AcquiredTask(ReportingTask):
         this has ended the task.
         """
         self._refuse_if_settled()
-        using, now = self.lease.using, now or self.moment
+        using, now = self.lease.using, self.moment
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
@@ -372,7 +371,7 @@ class AcquiredTask(ReportingTask):
         """Have the attempt end until a wait is over: at once where nobody runs it who would."""
         ending = store.Ending.suspend(wait)
         if running.get() is not self:
-            self._end_once(ending, None)
+            self._end_once(ending)
         self._leave(ending)
 
     @property
@@ -401,7 +400,7 @@ class AcquiredTask(ReportingTask):
             ended=time.monotonic(),
         )
 
-    def finish(self, result: object = None, *, now: Now = None) -> None:
+    def finish(self, result: object = None) -> None:
         """
         Close it as finished; on disk when this returns.
 
@@ -413,16 +412,14 @@ class AcquiredTask(ReportingTask):
             done = self.completion(result)
             using, worker = self.lease.using, self.worker
             with self._settling():
-                if store.finish([done], using=using, worker=worker, now=now or self.moment):
+                if store.finish([done], using=using, worker=worker, now=self.moment):
                     raise self._preempted()
                 self._settle("finished")
 
         self._refuse_if_settled()
         self._write(write, "finished")
 
-    def retry(
-        self, wait: Duration | None = None, *, why: store.Failure | None = None, now: Now = None
-    ) -> None:
+    def retry(self, wait: Duration | None = None, *, why: store.Failure | None = None) -> None:
         """
         Count an error, and let it be tried again after so long (RETRY_WAIT).
 
@@ -430,9 +427,9 @@ class AcquiredTask(ReportingTask):
         """
         seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
         why = self._for_all_eyes(why or store.Failure())
-        self._end_once(store.Ending.retry(seconds, why), now)
+        self._end_once(store.Ending.retry(seconds, why))
 
-    def release(self, delay: Duration = 0.0, *, now: Now = None) -> None:
+    def release(self, delay: Duration = 0.0) -> None:
         """
         Give it back: this counts as no attempt, and its user is charged for the time that
         it has run.
@@ -442,15 +439,15 @@ class AcquiredTask(ReportingTask):
         length of time.
         """
         wait = max(SHORTEST_WAIT, wait_of("release()", delay))
-        self._end_once(store.Ending.release(wait), now)
+        self._end_once(store.Ending.release(wait))
 
-    def snooze(self, after: Duration, *, now: Now = None) -> None:
+    def snooze(self, after: Duration) -> None:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
         Its user is charged for the time that it has run, as after release().
         """
-        self._end_once(store.Ending.snooze(Snooze(after).after), now)
+        self._end_once(store.Ending.snooze(Snooze(after).after))
 
     def fail(
         self,
@@ -458,19 +455,16 @@ class AcquiredTask(ReportingTask):
         message: str = "",
         *,
         why: store.Failure | None = None,
-        now: Now = None,
     ) -> None:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
-        self._end_once(store.Ending.fail(why), now)
+        self._end_once(store.Ending.fail(why))
 
-    def cancel(self, *, now: Now = None) -> None:
+    def cancel(self) -> None:
         """End it as cancelled."""
-        self._end_once(store.Ending.cancel(), now)
+        self._end_once(store.Ending.cancel())
 
-    def discard(
-        self, reason: str = "", *, why: store.Failure | None = None, now: Now = None
-    ) -> None:
+    def discard(self, reason: str = "", *, why: store.Failure | None = None) -> None:
         """
         End it as cancelled, for a reason of its own: nobody has asked for that.
 
@@ -480,9 +474,9 @@ class AcquiredTask(ReportingTask):
         why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
         text = reason or ": ".join(part for part in (why.error, why.message) if part)
         letter = self._for_all_eyes(store.Failure(error=DISCARDED_GROUP, message=text))
-        self._end_once(store.Ending.discard(why, letter), now)
+        self._end_once(store.Ending.discard(why, letter))
 
-    def _end(self, ending: store.Ending, *, now: Now = None) -> None:
+    def _end(self, ending: store.Ending) -> None:
         """
         End the attempt at once; raise PreemptedError when the lease has passed to another.
 
@@ -496,20 +490,20 @@ class AcquiredTask(ReportingTask):
                 seconds=self.seconds,
                 using=self.lease.using,
                 worker=self.worker,
-                now=now or self.moment,
+                now=self.moment,
             )
             if self.lease not in words:
                 raise self._preempted()
             self._settle(words[self.lease])
 
-    def _end_once(self, ending: store.Ending, now: Now) -> None:
+    def _end_once(self, ending: store.Ending) -> None:
         """
         End the attempt; for an atomic handler, when the handler returns.
 
         Raise AlreadyFinishedError or PreemptedError when it was settled before.
         """
         self._refuse_if_settled()
-        self._write(partial(self._end, ending, now=now), ending.word)
+        self._write(partial(self._end, ending), ending.word)
 
     def _write(self, write: Callable[[], None], word: str = "") -> None:
         """Write something of it; for an atomic handler, when the handler returns."""

@@ -134,7 +134,8 @@ class Making:
             return None
         finally:
             for task in others:
-                task._end(store.Ending.release(), now=now)
+                task.moment = now
+                task._end(store.Ending.release())
 
 
 WAYS = [status for status in Status.values if hasattr(Making, status)]

@@ -16,7 +16,6 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.payload import context
 from django_perfectqueue.payload.codecs import JSON, decode
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.store.values import Now
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import surroundings
 from django_perfectqueue.worker.attempt.event_loop import EventLoop
@@ -75,12 +74,12 @@ class HeldTask(AcquiredTask):
         using, worker = self.lease.using, self.worker
         return not store.finish([completion], using=using, worker=worker, now=self.moment)
 
-    def finish(self, result: object = None, *, now: Now = None) -> None:
-        super().finish(result, now=now)
+    def finish(self, result: object = None) -> None:
+        super().finish(result)
         self.returned = result
 
-    def _end(self, ending: store.Ending, *, now: Now = None) -> None:
-        super()._end(ending, now=now)
+    def _end(self, ending: store.Ending) -> None:
+        super()._end(ending)
         self.wait = None if ending.outcome else ending.wait
 
 

@@ -24,7 +24,7 @@ from django_perfectqueue.payload import JSONCodec
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.upkeep import deletion
 
-from ..factories import MINUTE, NOON, after, submit
+from ..factories import MINUTE, NOON, after, at, submit
 
 
 class QueueTests(TestCase):
@@ -93,7 +93,7 @@ class QueueTests(TestCase):
         submit()
         queue = Queue()
         task = queue.poll(alive_time=10, now=NOON)
-        task.heartbeat(now=after(5))
+        at(task, after(5)).heartbeat()
 
         self.assertIsNone(queue.poll(now=after(14)))
         self.assertIsNotNone(queue.poll(now=after(15)))
@@ -101,7 +101,7 @@ class QueueTests(TestCase):
     def test_a_retry_waits_as_long_as_it_was_asked(self):
         submit()
         queue = Queue()
-        queue.poll(now=NOON).retry(15, now=NOON)
+        at(queue.poll(now=NOON), NOON).retry(15)
 
         self.assertIsNone(queue.poll(now=after(10)))
         self.assertEqual(queue.poll(now=after(20)).attempt, 2)
@@ -109,7 +109,7 @@ class QueueTests(TestCase):
     def test_a_released_task_is_delivered_again(self):
         submit()
         queue = Queue()
-        queue.poll(now=NOON).release(now=NOON)
+        at(queue.poll(now=NOON), NOON).release()
 
         self.assertIsNotNone(queue.poll(now=after(1)))
 
@@ -117,7 +117,7 @@ class QueueTests(TestCase):
         for delay in (0, 0.01, timedelta(0)):
             with self.subTest(delay=delay):
                 task = submit()
-                Queue().poll(now=NOON).release(delay, now=NOON)
+                at(Queue().poll(now=NOON), NOON).release(delay)
 
                 self.assertIsNone(Queue().poll(now=after(0.9)))
                 self.assertEqual(Queue().poll(now=after(1)).key, task.key)
@@ -126,9 +126,9 @@ class QueueTests(TestCase):
         submit(type="user_task", data={"a": 1, "b": 1})
         queue = Queue()
         task = queue.poll(now=NOON)
-        task.update_data({"b": 2, "c": 3}, now=NOON)
+        at(task, NOON).update_data({"b": 2, "c": 3})
         self.assertEqual(task.data, {"a": 1, "b": 2, "c": 3})
-        task.release(now=NOON)
+        at(task, NOON).release()
 
         again = queue.poll(now=after(1))
         self.assertEqual((again.type, again.data), ("user_task", {"a": 1, "b": 2, "c": 3}))
@@ -170,12 +170,12 @@ class QueueTests(TestCase):
 
     def test_a_refusal_says_where_the_task_stands(self):
         def cancel(task):
-            Queue().poll(now=after(400)).cancel(now=after(400))
+            at(Queue().poll(now=after(400)), after(400)).cancel()
 
         for does, reported in (
             (lambda task: Queue().poll(now=after(400)), "another attempt has it."),
             (lambda task: Queue().poll(now=after(400)).release(), "it is in line for another"),
-            (lambda task: Queue().poll(now=after(400)).finish(now=after(400)), "finished at"),
+            (lambda task: at(Queue().poll(now=after(400)), after(400)).finish(), "finished at"),
             (cancel, "cancelled at 2030-01-01 12:06:40 UTC."),
             (lambda task: Queue().clear(), "it was deleted."),
         ):
@@ -218,7 +218,7 @@ class QueueTests(TestCase):
         self.assertFalse(task.cancel_request())
 
         with self.assertRaises(CancelRequestedError):
-            held.heartbeat(now=after(1))
+            at(held, after(1)).heartbeat()
 
     def test_a_broken_payload_is_no_empty_one(self):
         submit("k1")
@@ -318,7 +318,7 @@ class QueueTests(TestCase):
     def test_five_situations_of_a_live_task_are_distinguished(self):
         queue = Queue()
         submit("retrying")
-        queue.poll(now=NOON).retry(3600, now=NOON)
+        at(queue.poll(now=NOON), NOON).retry(3600)
         submit("stalled")
         queue.poll(alive_time=1, now=NOON)
         submit("running")
@@ -367,7 +367,7 @@ class CountTests(TestCase):
         return sum(task.status == status for task in tasks)
 
     def test_each_status_is_counted_right(self):
-        self.queue.acquire(1, now=NOON)[0].retry(wait=30, now=NOON)
+        at(self.queue.acquire(1, now=NOON)[0], NOON).retry(wait=30)
         self.queue["now-2"].cancel_request(now=NOON)
         for now in (NOON, after(20), after(100)):
             for status in Status.values:
@@ -405,8 +405,8 @@ class PurgeTests(TestCase):
         queue = Queue()
         for key in ("old", "young"):
             submit(key)
-        queue.poll(now=NOON).finish(now=NOON)
-        queue.poll(now=NOON).finish(now=NOON + MINUTE)
+        at(queue.poll(now=NOON), NOON).finish()
+        at(queue.poll(now=NOON), NOON + MINUTE).finish()
         submit("waits")
         submit("other", queue="reports").cancel_request(now=NOON)
 
@@ -421,7 +421,7 @@ class PurgeTests(TestCase):
         queue = Queue()
         for key, error, user in (("a", "Down", "ann"), ("b", "Down", "bob"), ("c", "Up", "ann")):
             submit(key, user=user)
-            queue.poll(now=NOON).fail(error, now=NOON)
+            at(queue.poll(now=NOON), NOON).fail(error)
         later = {"status": "failed", "now": NOON + MINUTE}
 
         self.assertEqual(queue.purge(0, now=NOON + MINUTE), 0)

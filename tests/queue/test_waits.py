@@ -41,7 +41,7 @@ from django_perfectqueue.store.tasks.steps import STANDING
 from django_perfectqueue.store.upkeep.timers import wake_forgotten_lanes
 from django_perfectqueue.test import drain, eager
 
-from ..factories import elsewhere
+from ..factories import at, elsewhere
 from ..management.running import run_json
 
 FULL_AT_TWO = STANDING.replace("OFFSET 999", "OFFSET 1")
@@ -417,12 +417,12 @@ class TimeTests(HandTestCase, TestCase):
                 if name == "released unbegun":
                     store.settle([task.lease], settle.Ending.release(), using="default", now=late)
                 elif name == "released":
-                    task.release(now=late)
+                    at(task, late).release()
                 elif name == "given back":
                     terms = {"using": "default", "alive_time": 300.0, "now": late}
                     store.upkeep.give_back(task.lease.holder, loss=Loss(), **terms)
                 else:
-                    task.retry(0, now=late)
+                    at(task, late).retry(0)
                 code = Queue()[name].why_waiting(now=late + HOUR).code
                 self.assertNotEqual(code, "expired")
                 task = self.again(DAY + HOUR)

@@ -11,6 +11,7 @@ from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import schedules
 
+from ..factories import at
 from .test_schedules import HOUR, MINUTE, NOON, Case
 
 SECOND = timedelta(seconds=1)
@@ -180,10 +181,10 @@ class CancelTests(TransactionTestCase):
         (task,) = Queue().acquire(now=NOON + MINUTE)
         with mock.patch.object(schedules, "cancel_each"):  # Its process dies before it asks.
             self.fire(NOON + 2 * MINUTE)
-        task.heartbeat(now=NOON + 2 * MINUTE)
+        at(task, NOON + 2 * MINUTE).heartbeat()
         self.fire(NOON + 2 * MINUTE + SECOND)
         with self.assertRaises(CancelRequestedError):
-            task.heartbeat(now=NOON + 2 * MINUTE + SECOND)
+            at(task, NOON + 2 * MINUTE + SECOND).heartbeat()
 
 
 class BrokenTests(Case):

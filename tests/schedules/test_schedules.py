@@ -11,7 +11,7 @@ from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
-from ..factories import purge
+from ..factories import at, purge
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -244,7 +244,7 @@ class SteerTests(Case):
         schedule.backfill(NOON - 3 * HOUR, NOON - HOUR, overlap="queue", now=NOON)
         for _tick in range(3):
             (task,) = Queue().acquire(5, now=NOON)
-            task.fail(now=NOON)
+            at(task, NOON).fail()
         with self.assertRaisesMessage(InvalidScheduleError, "one of 'allow', 'queue', not 'skip'"):
             schedule.backfill(NOON - HOUR, NOON, overlap="skip")
 

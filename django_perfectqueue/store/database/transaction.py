@@ -194,6 +194,7 @@ def pages(rows: Any, column: str, size: int, *, using: str) -> Iterator[list[Any
     """
     rows = rows.order_by(column).values_list(column, flat=True)
     rest = rows
+    page: list[Any]
     while page := with_retries(functools.partial(list, rest[:size]), using=using):
         yield page
         rest = rows.filter(**{f"{column}__gt": page[-1]})

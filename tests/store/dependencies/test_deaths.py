@@ -21,6 +21,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ...examples import each_moment
+from ...factories import at
 from ...waiting import wait_until
 
 MOST = 200
@@ -95,7 +96,7 @@ class DeathTests(TransactionTestCase):
         keys, moment = [], timezone.now() + timedelta(days=1)
         wait_until(self.is_swept)
         while task := Queue().poll(now=moment):
-            task.finish(now=moment)
+            at(task, moment).finish()
             keys.append(task.key)
         return keys
 

@@ -21,7 +21,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import prepare_for_fork
 
 from ...examples import each_moment
-from ...factories import at
+from ...factories import at as with_time
 from ...waiting import wait_until
 
 MOST = 200
@@ -96,7 +96,7 @@ class DeathTests(TransactionTestCase):
         keys, moment = [], timezone.now() + timedelta(days=1)
         wait_until(self.is_swept)
         while task := Queue().poll(now=moment):
-            at(task, moment).finish()
+            with_time(task, moment).finish()
             keys.append(task.key)
         return keys
 

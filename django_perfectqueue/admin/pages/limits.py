@@ -33,7 +33,8 @@ from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.durations import time_to_come
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit
-from django_perfectqueue.payload.inputs import KEY_LENGTH, LIMIT_LENGTH
+from django_perfectqueue.payload.codecs import LIMIT_LENGTH
+from django_perfectqueue.payload.inputs import KEY_LENGTH
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
 from django_perfectqueue.store.arithmetic.rate_limit import covering

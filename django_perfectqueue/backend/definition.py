@@ -116,7 +116,7 @@ class QueueTask(Base[P, R]):
     batch: Batch | None = None
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
-        """Raise TypeError, with the nearest one, for a word that there is not."""
+        """Raise TypeError for an unknown option, with the nearest known one."""
         known = {field.name for field in fields(cls)}
         for name in task_options:
             if name not in known:
@@ -140,7 +140,7 @@ class QueueTask(Base[P, R]):
         """
         Return the same task with other words.
 
-        Raise TypeError for a word that there is not, InvalidTask for a value that will
+        Raise TypeError for an unknown option, InvalidTask for a value that will
         not do.
         """
         # None leaves Django's own words as they are.

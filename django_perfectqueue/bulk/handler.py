@@ -68,7 +68,7 @@ class BulkHandler(Application):
 
     def do_chunk(self, operation: Operation, chunk: list[Found], reached: int) -> None:
         """
-        Do it to these tasks, and move the cursor; all or nothing.
+        Do the operation to these tasks, and move the cursor; all or nothing.
 
         It is repeated where the database has rolled it back. Where the answer to its commit is
         lost nobody here knows: the attempt ends, and the next one reads the cursor.

@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Answer]:
     """
-    Do it to each of these tasks, in a transaction of its own; record who did it at the end.
+    Do the operation to each of these tasks, in a transaction of its own; record the person last.
 
     Tasks are cancelled at once, those that wait before those for which they wait. One for
     which others wait is refused, but for an operation on a batch.
@@ -84,7 +84,7 @@ def run(operation: Operation, ids: Sequence[int], *, using: str) -> Iterator[Ans
 
 
 def act(operation: Operation, found: Found, cancelled: Mapping[int, bool], *, using: str) -> Answer:
-    """Do it to one task. Raise one of REFUSALS where that is not possible."""
+    """Do the operation to one task. Raise one of REFUSALS where that is not possible."""
     (task_id, queue, key), verb = found, operation.verb
     if verb == "cancel":
         over = cancelled.get(task_id)
@@ -125,7 +125,7 @@ def sign(
 def in_place(
     operation: Operation, chunks: Iterable[Sequence[Found]], *, using: str
 ) -> Iterator[Counter[str]]:
-    """Do it here, a chunk a transaction; yield how often what was done."""
+    """Do the operation here, a chunk a transaction; yield how often what was done."""
 
     def act(chunk: Sequence[Found]) -> Counter[str]:
         with store.database.together(using=using):
@@ -152,9 +152,7 @@ def act_on(
     using: str,
     more: Mapping[str, object] | None = None,
 ) -> Counter[str]:
-    """
-    Do it to these tasks, and record who did it, with ``more``; return how often what was done.
-    """
+    """Do the operation to these tasks; record it with ``more``; return how often what was done."""
     if operation.verb == "cancel":
         words = cancel(operation, chunk, using=using)
     else:

@@ -16,7 +16,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Do the same for a text of several lines, which keeps its line breaks and tabs."""
+    """Return a text of several lines as printable() does, with its line breaks and tabs."""
     return printable(text, keep="\n\t")
 
 

@@ -202,7 +202,7 @@ def queues(using: str) -> list[str]:
 
 
 def no_tasks(queue: Queue) -> str:
-    """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
+    """Say that a queue is empty, and which other queues have tasks."""
     return f"Queue '{queue.name}' has no tasks." + instead(queue.name, queues(queue.using))
 
 

@@ -201,7 +201,7 @@ class RuleCommand(NounCommand):
         return {"until": self.options["unpause_at"], "note": self.options["note"]}
 
     def do(self, act: Callable[..., object]) -> None:
-        """Do it for each that is named, and say what is set then."""
+        """Change each row that is named, and say what is set then."""
         for owner in self.owners():
             act(**owner, using=self.queue.using, by=person())
             self.answer(*self.held(owner))

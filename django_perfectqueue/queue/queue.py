@@ -95,7 +95,7 @@ class Queue(Taking):
         that is not running. The returned task is the one that has the key then.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
-        no such task to wait for, and TypeError for an option that there is not.
+        no such task to wait for, and TypeError for an unknown option.
         """
         terms: dict[str, Any] = {"using": self.using, "now": now}
         task = submission_of(

@@ -70,7 +70,7 @@ class Steps:
         return codecs.decode(text)
 
     async def run_async(self, name: str, call: Callable[[], object]) -> JSON:
-        """Do the same; what is no coroutine function is called in a thread."""
+        """Do what run() does; what is no coroutine function is called in a thread."""
         text = await sync_to_async(self.begin)(name)
         if text is None:
             with self.trying(name):

@@ -238,7 +238,7 @@ def submission_of(
 
     An option that is None is as one that is not given. ``surroundings`` is what it takes
     along of its submitter's without a ``context``. Raise InvalidTaskError, and TypeError for an
-    option that there is not.
+    unknown option.
     """
     using = using or queue.using
     given: dict[str, Any] = {"context": surroundings}

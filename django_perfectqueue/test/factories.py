@@ -45,7 +45,7 @@ def make_task(
     failed or retrying one has not. One that is scheduled or retrying is put off for an
     hour. Other options are those of submit().
 
-    Raise ValueError for a status that there is not, NotSupportedError where the task can't
+    Raise ValueError for an unknown status, NotSupportedError where the task can't
     be acquired: its queue or its user is paused, or has as many running as may.
     """
     queue = queue if isinstance(queue, Queue) else Queue(queue, using=using)

@@ -83,7 +83,7 @@ def submitted(
 
     ``type`` is the name or the Django task, for which there are ``args`` and ``kwargs``. Other
     words are data, user, queue, key and priority; ``mock.ANY`` may stand for any part of what
-    is compared. Raise TypeError for a word that there is not.
+    is compared. Raise TypeError for an unknown word.
     """
     looked_for = wanting(type, wanted)
     return [one for one in everything(using) if matches(one, looked_for)]

@@ -1,4 +1,6 @@
+import re
 from datetime import timedelta
+from html import unescape
 
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
@@ -26,6 +28,18 @@ class LimitTests(AdminTestCase):
         set_limit("smtp", max_running=2)
         page = self.client.get(LIMITS)
         self.assertContains(page, 'aria-label="max running"')
+
+    def test_what_a_paused_limit_holds_back_leads_to_its_row(self):
+        register("mail", now=None)
+        for name, holder in (("stripe:*", "stripe:acme"), ("eu:smtp", "eu:smtp")):
+            with self.subTest(name):
+                set_limit(name, paused=True)
+                task = submit(holder, queue="mail", limits=[holder], now=None)
+                page = self.client.get(f"/admin/perfectqueue/task/{task.id}/change/")
+                said = rf'href="([^"]*)">Limit &#x27;{holder}&#x27; is paused'
+                [link] = re.findall(said, page.content.decode())
+                rows = self.client.get(unescape(link)).context["cl"].result_list
+                self.assertEqual([row.name for row in rows], [name])
 
     def test_a_limit_is_added(self):
         terms = {"max_running": "2", "rate": "10", "period": "60", "burst": "3"}

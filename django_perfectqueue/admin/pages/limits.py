@@ -33,9 +33,11 @@ from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.durations import time_to_come
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change, Limit
+from django_perfectqueue.payload.codecs import LIMIT_LENGTH
 from django_perfectqueue.payload.inputs import KEY_LENGTH
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules.terms import known_types
+from django_perfectqueue.store.arithmetic.rate_limit import covering
 from django_perfectqueue.store.records.counts import names
 from django_perfectqueue.templatetags import perfectqueue as cells
 
@@ -262,6 +264,14 @@ class LimitAdmin(RuleAdmin):
         self.pause_as_asked(request, [type_])
         query = {"queue": request.POST.get("queue", ""), "type": type_}
         return HttpResponseRedirect(f"{cells.page_url('figures')}?{urlencode(query)}")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        """Find also the families that hold for a name."""
+        found, may_repeat = super().get_search_results(request, queryset, search_term)
+        families = covering([search_term[:LIMIT_LENGTH]]) if search_term else []
+        return found | queryset.filter(name__in=families), may_repeat
 
     def complete(self, request: HttpRequest, rows: Any) -> None:
         with_meters(rows, using=database())

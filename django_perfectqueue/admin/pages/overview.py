@@ -196,7 +196,7 @@ def names_in(asked: QueryDict) -> dict[str, str]:
 
 def key_of(asked: QueryDict) -> UsageKey:
     """
-    Return whose figures are asked for: a type's, a user's, or those of the cells.whole queue.
+    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
 
     Raise Http404 where no queue can have that name.
     """

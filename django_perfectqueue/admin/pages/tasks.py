@@ -413,10 +413,12 @@ def sentences(story: Story, sees_all: bool) -> list[str]:
 
 def said_of(reason: Reason, task: models.Task) -> str:
     """Return a reason in words; what is paused leads to where it is unpaused."""
+    scope, _colon, named = reason.name.partition(":")
+    limit = named if scope in models.Limit.Scope.values else reason.name
     pages = {
         Code.USER_PAUSED: ("fairshare", {"user": task.user, "queue": task.queue}),
         Code.QUEUE_PAUSED: ("queueshare", {"queue": task.queue}),
-        Code.LIMIT_PAUSED: ("limit", {"q": reason.name.rpartition(":")[2]}),
+        Code.LIMIT_PAUSED: ("limit", {"q": limit}),
     }
     if reason.code not in pages:
         return reason.sentence

@@ -190,7 +190,7 @@ class StoredAdmin(ModelAdmin):
 
 
 def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Return a view whose cells.links stay within this site."""
+    """Return a view whose links stay within this site."""
 
     @wraps(view)
     def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:

@@ -174,7 +174,7 @@ def operation_of(verb: bulk.Verb, command: QueueCommand, options: CommandOptions
 
 
 def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: CommandOptions) -> None:
-    """Do it here, or submit the task that does it, where that is wanted or data or queue change."""
+    """Do the operation here; if data or queue change, or on request, submit a task that does it."""
     using, verb = command.queue.using, operation.verb
     tasks = operation.selection.tasks(verb, using=using).filter(pk__lte=operation.until)
     if not command.as_json and not tasks.exists() and (why := why_none(command, options)):
@@ -224,7 +224,7 @@ def do_in_place(
 
 
 def steer_dependents(verb: bulk.Verb, command: QueueCommand, options: CommandOptions) -> None:
-    """Do it to the tasks of the keys, and to those that wait for them to which it can be done."""
+    """Do the verb to the tasks of the keys, and to those that wait for them and allow it."""
     if not options["names"] or any(options[name] for name in ("all", *CHOICES)):
         raise CommandError("--with-dependents is for keys.")
     using = command.queue.using

@@ -121,6 +121,11 @@ def governing(key: str, known: Container[str], families: Iterable[str]) -> str |
     return next((one for one in families if key.startswith(one[:-1])), None)
 
 
+def covering(names: Iterable[str]) -> list[str]:
+    """Return what families are called that cover one of these names."""
+    return sorted({name[:end] + FAMILY for name in names for end in range(len(name) + 1)})
+
+
 def named(names: Iterable[str]) -> set[str]:
     """Return the keys of the limits that a task lists."""
     return {key_of(Limit.Scope.NAME, name) for name in names}

@@ -193,8 +193,7 @@ def pages(rows: Any, column: str, size: int, *, using: str) -> Iterator[list[Any
     that were deleted meanwhile.
     """
     rows = rows.order_by(column).values_list(column, flat=True)
-    rest = rows
-    page: list[Any]
+    rest, page = rows, list[Any]()
     while page := with_retries(functools.partial(list, rest[:size]), using=using):
         yield page
         rest = rows.filter(**{f"{column}__gt": page[-1]})

@@ -225,7 +225,7 @@ def open_all_shut(*, using: str) -> int:
 
 @retry_transaction
 def open_shut(after: int, *, using: str) -> tuple[int | None, int]:
-    """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
+    """Open the next BATCH holds; return where to go on, or None, and how many were opened."""
     with reading(using) as db:
         rows = db.rows(SHUT, {"after": after, "limit": BATCH})
         known = allowances(db, {key for _id, key in rows}, None)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from django_perfectqueue.models import FAMILY
 
 from ..arithmetic.fair_order import lane_of
-from ..arithmetic.rate_limit import Allowance, families, governing, key_of, may_hold
+from ..arithmetic.rate_limit import Allowance, covering, families, governing, key_of, may_hold
 from ..database.transaction import Session, reading, retry_transaction
 from ..values import Now
 
@@ -122,8 +122,7 @@ def read_rules(db: Session, keys: Collection[str], now: Now) -> tuple[Counts, di
     parts |= {"few": str(FEW_FAMILIES), "scopes": scopes, "now": now}
     found = db.rows(RULES, **parts, keys=sorted(keys), names=names)
     if sum(name.endswith(FAMILY) for _scope, name, *_row in found) >= FEW_FAMILIES:
-        names = sorted({name[:end] + FAMILY for name in names for end in range(len(name) + 1)})
-        found += db.rows(NAMED, **parts, names=names)
+        found += db.rows(NAMED, **parts, names=covering(names))
     for scope, name, *row, next_at, at in found:
         if scope:
             rows[f"{scope}:{name}"] = [*row, at]

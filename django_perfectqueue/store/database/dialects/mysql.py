@@ -103,7 +103,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
     quote = "`"
 
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
-        """Do it on MariaDB; MySQL has nothing of the kind."""
+        """Limit the time of idle transactions on MariaDB; MySQL has no such limit."""
         if cursor.db.mysql_is_mariadb:
             cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
 

@@ -9,13 +9,11 @@ import shutil
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import machine
-from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on, names, say
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, say
 from benchmarks.recorder import EVENTS
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
@@ -23,7 +21,6 @@ from tests.databases import Server, UnavailableError
 
 from .faults.kinds import Fault
 from .report import report
-from .terms import Terms
 
 EVERY = 30.0
 GRACE = 15.0
@@ -31,48 +28,14 @@ GRACE = 15.0
 
 
 class FaultsCommand(RunCommand):
-    """
-    Runs in which the server is restarted and killed: the child has one of its own.
-
-    ``often`` is how often a fault comes for each time that any other does.
-    """
+    """Runs in which the server is restarted and killed: the child has one of its own."""
 
     faults: Mapping[str, Fault]
-    often: Mapping[str, int] = {}
 
     @property
     def epilog(self) -> str:  # type: ignore[override]
         lines = (f"  {name:17} {one.about}" for name, one in self.faults.items())
         return "\n".join([EPILOG, *lines])
-
-    def add_options(self, option: Callable[..., Any]) -> None:
-        minutes = from_on(0.01, "minutes", most=10_000.0)
-        option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
-        option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")
-        option("--faults", type=names(self.faults), help="those named below; all that there are")
-        option("--processors", type=count, default=2, help="of each worker; %(default)s")
-        option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
-
-    def terms(self, options: argparse.Namespace, database: str) -> Record:
-        there = [name for name, one in self.faults.items() if database in one.databases]
-        wanted = [name for name in there if name in (options.faults or there)]
-        if not wanted:
-            raise ValueError(
-                f"On {database} there is none of these faults: {', '.join(there)} are."
-            )
-        known = {field.name for field in fields(Terms)}
-        given = {name: value for name, value in vars(options).items() if name in known}
-        given |= {
-            "database": database,
-            "seconds": options.minutes * 60.0,
-            "faults": [name for name in wanted for _ in range(self.often.get(name, 1))],
-            **self.other_terms(options),
-        }
-        return Terms(**given).as_json()
-
-    @abstractmethod
-    def other_terms(self, options: argparse.Namespace) -> Record:
-        """Return the terms that are no options."""
 
     def server(self, database: str) -> Server:
         """Return what a run needs, unstarted."""
@@ -89,13 +52,9 @@ class FaultsCommand(RunCommand):
     def report(self, records: Sequence[Record]) -> str:
         return report(self.module, records, self.again)
 
+    @abstractmethod
     def again(self, run: Record) -> str:
         """Return the options by which a run is repeated."""
-        terms = run["terms"]
-        return (
-            f"--databases {run['database']} --seed {terms['seed']}"
-            f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']}"
-        )
 
     def patience(self, terms: Record) -> float:
         return float(terms["seconds"] + terms["drain"] + SPARE)

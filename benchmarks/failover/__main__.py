@@ -47,9 +47,6 @@ class Failover(FaultsCommand):
             nodes=3 if database == "postgresql" else options.galera,
         ).as_json()
 
-    def other_terms(self, options: argparse.Namespace) -> Record:
-        return {}
-
     def server(self, database: str) -> Server:
         return CLUSTERS[database](3)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.chaos.audit.recovery import MEASURES as RECOVERIES
 from benchmarks.chaos.faults.kinds import FAULTS
-from benchmarks.chaos.run import Run, load
+from benchmarks.chaos.run import Run
 from benchmarks.chaos.terms import Terms
 from benchmarks.child import answer
 
@@ -24,7 +24,7 @@ def measured(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     FAULTS[PRIMARY], RECOVERIES[PRIMARY] = FAULT, MEASURES
     terms = Terms(**job)
     with CLUSTERS[terms.database](terms.nodes) as cluster:
-        return Run(terms, cluster, folder, load).run()
+        return Run(terms, cluster, folder).run()
 
 
 if __name__ == "__main__":

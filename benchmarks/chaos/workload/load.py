@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -23,6 +24,8 @@ from ..calls import BROKEN, ask, noted
 from ..faults.stage import Stage, make_rules
 from ..operations import BULK, PLAYS, POND, WEBS
 from ..terms import Terms
+from . import storm
+from .client import Client
 from .feeder import Feeder
 from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
 from .player import send_signal
@@ -31,7 +34,10 @@ CHANGED = (WEBS, PLAYS)
 
 
 class Load:
-    """Nothing but bulk work may change the tasks of the pond."""
+    """
+    Tasks for workers, of which those of webs are changed meanwhile; what players submit comes
+    beside them. Nothing but bulk work may change the tasks of the pond.
+    """
 
     def __init__(self, terms: Terms) -> None:
         most = {f"name:{scenario.NARROW}": scenario.WIDTH, "name:each:*": scenario.EACH}
@@ -39,23 +45,14 @@ class Load:
         self.terms = terms
         self.feeder, self.notes = Feeder(terms), Notes([], itertools.count(1))
         self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
+        self.threads = [*self.operators, self.feeder]
         self.ticks: dict[str, Ticks] = {}
         # On SQLite the clock is that of a host: where it jumps by a day, so would all its ticks.
         is_ticking = terms.database != "sqlite" or "clock" not in terms.faults
         self.first_ticks = put_schedules() if is_ticking else {}
-
-    def start(self, stage: Stage) -> None:
         task = {"type": "strand", "data": {}, "run_at": LATER}
         with noted("submit", keys=POOL):
             Queue(POND).submit_many({**task, "key": key} for key in POOL)
-        stage.fleet.wanted = True
-        for thread in (*self.operators, self.feeder):
-            thread.start()
-
-    def stop(self, stage: Stage) -> None:
-        for thread in (self.feeder, *self.operators):
-            thread.stop()
-        self.stuck = stage.dismissed()
 
     @contextlib.contextmanager
     def settling(self, stage: Stage) -> Iterator[None]:
@@ -74,9 +71,6 @@ class Load:
             stage.wait(0.2)
         yield
 
-    def leftovers(self, stage: Stage) -> list[str]:
-        return self.stuck
-
     def facts(self) -> dict[str, Any]:
         capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         caps = {f"user:{user} in default": cap for user, cap in capped.items()}
@@ -86,6 +80,39 @@ class Load:
             "ticks": self.ticks,
             "webs": [*self.feeder.webs, *self.notes.webs],
         }
+
+
+class Storm:
+    """Clients that use every verb at random, also those of a holder."""
+
+    threads = ()
+
+    def __init__(self, terms: Terms) -> None:
+        make_rules(storm.SHARES, storm.TERMS)
+        self.terms = terms
+
+    @contextlib.contextmanager
+    def settling(self, stage: Stage) -> Iterator[None]:
+        """Lift all pauses, and work beside the workers until nothing is left."""
+        until = time.monotonic() + self.terms.drain
+        ended = threading.Event()
+
+        def drain() -> None:
+            try:
+                Client(self.terms, "drain").drain(
+                    lambda: ended.is_set() or time.monotonic() > until
+                )
+            finally:
+                connection.close()
+
+        helping = threading.Thread(target=drain, daemon=True)
+        helping.start()
+        yield
+        ended.set()
+        helping.join()
+
+    def facts(self) -> dict[str, Any]:
+        return {"caps": storm.CAPS, "rates": storm.RATES, "pauses": storm.PAUSES}
 
 
 def put_schedules() -> dict[str, datetime]:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import probe, processes
-from benchmarks.child import answer
 from benchmarks.cleanup import WORKERS, end_all
 from benchmarks.database import Target, connect, this_target
 from benchmarks.peers.base import Peer
@@ -162,5 +161,5 @@ class Live(abc.ABC):
         self.wait(workers.have_ended, "The end of the worker")
 
     @classmethod
-    def answer(cls) -> None:
-        answer(lambda job, folder: cls(job, folder).measured())
+    def run(cls, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+        return cls(job, folder).measured()

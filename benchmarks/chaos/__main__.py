@@ -41,6 +41,7 @@ LEVELS = ("read committed", "repeatable read", "serializable")
 
 class Chaos(FaultsCommand):
     name = "chaos"
+    part = "benchmarks.chaos.run:measured"
     about = "Run thousands of tasks while everything around them dies."
     faults = FAULTS
 

@@ -59,8 +59,8 @@ class FaultsCommand(RunCommand):
     def patience(self, terms: Record) -> float:
         return float(terms["seconds"] + terms["drain"] + SPARE)
 
-    def is_bad(self, record: Record) -> bool:
-        return "error" in record or bool(record["violations"])
+    def wrong(self, record: Record) -> Sequence[str]:
+        return record["violations"]
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
@@ -72,8 +72,7 @@ class FaultsCommand(RunCommand):
             runner = Runner(patience=self.patience(of))
             with runner, runner.room() as folder, telling(database, folder):
                 try:
-                    module = f"{self.module}.{self.child}"
-                    found = runner.run_in(folder, module, of, os.environ, grace=GRACE)
+                    found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)
                 finally:
                     if options.keep:
                         keep(folder, options.keep / f"{database}-{of['seed']}")

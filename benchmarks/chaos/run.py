@@ -1,5 +1,5 @@
 """
-One run on one database, in a process of its own: ``python -m benchmarks.chaos.run TERMS RESULT``.
+One run on one database, in a process of its own.
 
 It has a server, a proxy and hosts of its own, and ends them all.
 """
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
@@ -300,7 +299,3 @@ def measured(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     terms = Terms(**job)
     with SERVERS[terms.database](durable=True) as server:
         return Run(terms, server, folder).run()
-
-
-if __name__ == "__main__":
-    answer(measured)

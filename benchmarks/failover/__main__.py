@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ A_KILL = 180.0
 
 class Failover(FaultsCommand):
     name = "failover"
+    part = "benchmarks.failover.run:measured"
     about = "Kill the primary of a cluster again and again, while tasks run."
     faults = {PRIMARY: FAULT}
 
@@ -55,9 +56,10 @@ class Failover(FaultsCommand):
         cluster = "--patroni" if run["database"] == "postgresql" else f"--galera {terms['nodes']}"
         return f"{cluster} --kills {terms['strikes']} --seed {terms['seed']}"
 
-    def is_bad(self, record: Record) -> bool:
-        """Return whether something was lost or done twice, or came back too late."""
-        return super().is_bad(record) or any(one["late"] for one in record["recoveries"])
+    def wrong(self, record: Record) -> Sequence[str]:
+        """Return what was lost or done twice, and what came back too late."""
+        late = [f"{one['what']}: late" for one in record["recoveries"] if one["late"]]
+        return [*super().wrong(record), *late]
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         if options.galera is not None and options.galera < 3:

@@ -1,6 +1,4 @@
-"""
-One run on one cluster, in a process of its own: ``python -m benchmarks.failover.run TERMS RESULT``.
-"""
+"""One run on one cluster, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from benchmarks.chaos.audit.recovery import MEASURES as RECOVERIES
 from benchmarks.chaos.faults.kinds import FAULTS
 from benchmarks.chaos.run import Run
 from benchmarks.chaos.terms import Terms
-from benchmarks.child import answer
 
 from .galera import Galera
 from .patroni import Patroni
@@ -25,7 +22,3 @@ def measured(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     terms = Terms(**job)
     with CLUSTERS[terms.database](terms.nodes) as cluster:
         return Run(terms, cluster, folder).run()
-
-
-if __name__ == "__main__":
-    answer(measured)

@@ -53,7 +53,7 @@ class Fairness(Command):
                 for database, site in sites.items():
                     source = str(Path(source).resolve()) if source.endswith(".toml") else source
                     job = Job(source, database, processors, options.seconds, options.tasks)
-                    found = runner.run_module(f"{self.module}.live", dict(vars(job)), site)
+                    found = runner.run_on(site, "benchmarks.fairness.live:measure", dict(vars(job)))
                     yield described(scenario, database, processors, found)
 
     def report(self, records: Sequence[Record]) -> str:

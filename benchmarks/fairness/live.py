@@ -1,6 +1,5 @@
 """
-One scenario on real processors and a real database, in a process of its own:
-``python -m benchmarks.fairness.live JOB RESULT``.
+One scenario on real processors and a real database, in a process of its own.
 
 What each user got is read from the rows of its tasks, as anyone could.
 """
@@ -19,7 +18,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
 from benchmarks.database import this_target
 from benchmarks.environment import Environment, StuckError, Workers
 from benchmarks.peers.perfectqueue import Load
@@ -297,7 +295,3 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     peer = Sleepers(target, of.scenario())
     environment = Environment(peer, target, folder, Scale())
     return measured(environment, peer, of.processors)
-
-
-if __name__ == "__main__":
-    answer(measure)

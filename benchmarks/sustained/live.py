@@ -1,7 +1,4 @@
-"""
-One run on one database, in a process of its own:
-``python -m benchmarks.sustained.live JOB RESULT``.
-"""
+"""One run on one database, in a process of its own."""
 
 from __future__ import annotations
 
@@ -203,7 +200,3 @@ def sizes(target: Target, link: Link) -> tuple[float, float, float]:
         return float(data), float(indexes), float(link.value(DEAD[target.kind]))
     file, log = Path(target.name), Path(f"{target.name}-wal")
     return float(file.stat().st_size), 0.0, log.stat().st_size / 2**20
-
-
-if __name__ == "__main__":
-    Run.answer()

@@ -26,6 +26,9 @@ EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
 docs/reference/benchmarks.md says what is measured.
 """
+MISSING = (
+    'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
+)
 SPARE = 900.0
 """Seconds that a run may take beside what it is asked for: to begin, drain and check."""
 
@@ -131,6 +134,18 @@ class Command(ABC):
             report.put(text, options.page, self.marks)
         else:
             print(text)
+        if into := getattr(options, "into", None):
+            into.mkdir(parents=True, exist_ok=True)
+            (into / "report.md").write_text(f"# {self.name.capitalize()}\n\n{text}\n")
+            try:
+                files = self.drawn(records, into)
+                say(f"The report and {len(files)} pictures are in {into}")
+            except ImportError:
+                say(MISSING)
+
+    def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        """Draw what is asked for with --into; raise ImportError without matplotlib."""
+        return []
 
 
 class RunCommand(Command):
@@ -173,7 +188,13 @@ class RunCommand(Command):
     def report(self, records: Sequence[Record]) -> str:
         heads = [report.machine(record["machine"]) for record in records if "machine" in record]
         runs = [record for record in records if "terms" in record and "error" not in record]
-        return "\n\n".join(filter(None, [*heads, *self.tables(runs), *failures(records)]))
+        failed = [
+            f"- {one['database']}: {one['error'].splitlines()[0]}"
+            for one in records
+            if "error" in one
+        ]
+        parts = [*heads, *self.tables(runs), report.section("What failed", failed)]
+        return "\n\n".join(filter(None, parts))
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
@@ -196,12 +217,6 @@ def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, 
         except (UnavailableError, ServerError) as error:
             say(f"{database}: {error}")
     return sites
-
-
-def failures(records: Sequence[Record]) -> list[str]:
-    return [
-        f"- {one['database']}: {one['error'].splitlines()[0]}" for one in records if "error" in one
-    ]
 
 
 def say(text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from django.db import Error, connection, transaction
+from django.db import transaction
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
@@ -23,7 +23,7 @@ from django_perfectqueue.models import Outcome, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import ClaimRequest, new_holder
 
-from ..calls import Ref, Undone, ask, within
+from ..calls import Ref, Undone, ask, seen, within
 from ..process import Acting
 from ..terms import Terms
 from . import storm
@@ -71,7 +71,7 @@ class Client(Acting):
         self.queues[task["queue"]].submit(**self.arguments(task), **more)
 
     def submit(self) -> None:
-        if self.backlog() > BACKLOG:
+        if seen(Ticket.objects.count, 0) > BACKLOG:
             return
         self.drawn.choice(
             (
@@ -86,13 +86,6 @@ class Client(Acting):
                 self.submit_child,
             )
         )()
-
-    def backlog(self) -> int:
-        try:
-            return Ticket.objects.count()
-        except Error:
-            connection.close()
-            return 0
 
     def submit_plain(self) -> None:
         task = self.new_task()

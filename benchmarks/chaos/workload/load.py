@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from django.db import Error, connection, transaction
+from django.db import connection, transaction
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
@@ -20,15 +20,14 @@ from django_perfectqueue.schedules import Schedules
 
 from .. import scenario
 from ..audit.history import Ticks
-from ..calls import BROKEN, ask, noted
+from ..calls import BROKEN, ask, noted, seen
 from ..faults.stage import Stage, make_rules
 from ..operations import BULK, PLAYS, POND, WEBS
 from ..terms import Terms
 from . import storm
 from .client import Client
-from .feeder import Feeder
-from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
 from .player import send_signal
+from .threads import AT_ONCE, LATER, OPERATORS, POOL, Feeder, Notes, Operator
 
 CHANGED = (WEBS, PLAYS)
 
@@ -147,23 +146,19 @@ def put_back_some() -> int | None:
     dead = Task.objects.filter(queue__in=CHANGED, dead_letter__isnull=False).exclude(type=BULK)
     # A callback for failures was not needed where all have finished by now.
     ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
-    try:
+
+    def look() -> int | None:
         back = store.retry(some, using="default") if (some := list(ids)) else set()
         is_open = bool(back) or Ticket.objects.filter(task__queue__in=CHANGED).exists()
         return len(back) if is_open else None
-    except Error:
-        connection.close()
-        return 0
+
+    return seen(look, 0)
 
 
 def send_signals(sent: set[tuple[str, str]]) -> None:
     """Send to each workflow that has not ended the signals that nobody may have sent."""
     live = Task.objects.filter(queue=PLAYS, type=scenario.WORKFLOW, outcome="")
-    try:
-        keys = list(live.values_list("key", flat=True))
-    except Error:
-        connection.close()
-        return
+    keys: list[str] = seen(lambda: list(live.values_list("key", flat=True)), [])
     for one in set(itertools.product(keys, scenario.SIGNALS)) - sent:
         if send_signal(ask, *one, f"last-{one[0]}").answer != BROKEN:
             sent.add(one)

@@ -75,10 +75,7 @@ class Client(Acting):
             return
         self.drawn.choice(
             (
-                self.submit_plain,
-                self.submit_plain,
-                self.submit_in_transaction,
-                self.submit_in_transaction,
+                *[self.submit_some] * 4,
                 self.submit_in_savepoint,
                 self.submit_many,
                 self.submit_known_key,
@@ -87,10 +84,6 @@ class Client(Acting):
             )
         )()
 
-    def submit_plain(self) -> None:
-        task = self.new_task()
-        self.submitted([task], "", lambda: self.store(task))
-
     def submitted(
         self, tasks: list[dict[str, Any]], how: str, act: Callable[[], Any], **more: Any
     ) -> None:
@@ -98,10 +91,10 @@ class Client(Acting):
         self.keys += [(task["queue"], task["key"]) for task in tasks]
         del self.keys[:-RECENT]
 
-    def submit_in_transaction(self) -> None:
-        """Submit in a transaction of its own, which it may roll back."""
-        tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3))]
-        how = self.drawn.choice(("transaction", "rolled back"))
+    def submit_some(self) -> None:
+        """Submit a task, or some in a transaction of its own, which it may roll back."""
+        how = self.drawn.choice(("", "", "transaction", "rolled back"))
+        tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3) if how else 1)]
 
         def act() -> None:
             with within(how, self.drawn):

@@ -27,6 +27,16 @@ class StuckError(Exception):
     """What was waited for did not come; the message holds the end of the worker's log."""
 
 
+def holds(condition: Callable[[], bool], within: float, step: float) -> bool:
+    """Wait until it holds; return whether it does in so many seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(step)
+    return True
+
+
 class Workers:
     def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
         self.pids = [process.pid for process in processes]
@@ -99,11 +109,8 @@ class Environment:
 
     def wait_for(self, condition: Callable[[], bool], within: float, what: str) -> None:
         """Return when it holds; raise StuckError when it does not in so many seconds."""
-        deadline = time.monotonic() + within
-        while not condition():
-            if time.monotonic() > deadline:
-                raise StuckError(f"{what} did not come within {within:g} s.\n{self.end_of_log()}")
-            time.sleep(STEP)
+        if not holds(condition, within, STEP):
+            raise StuckError(f"{what} did not come within {within:g} s.\n{self.end_of_log()}")
 
     def wait_for_first(self, workers: Workers) -> None:
         def begun() -> bool:

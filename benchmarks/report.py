@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -151,6 +152,12 @@ def inside(record: Record, path: Sequence[str]) -> float | None:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value  # type: ignore[no-any-return]
+
+
+def percentile(values: Iterable[float], part: float) -> float | None:
+    """Return the smallest value that so large a part of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else None
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -8,21 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chaos.audit.recovery import MEASURES as RECOVERIES
 from benchmarks.chaos.command import FaultsCommand
+from benchmarks.chaos.faults.kinds import FAULTS
+from benchmarks.chaos.run import Run
 from benchmarks.chaos.terms import Terms
 from benchmarks.command import Record, count, run
 from tests.databases import Server
 
-from .primary import FAULT, PRIMARY
-from .run import CLUSTERS
+from .galera import Galera
+from .patroni import Patroni
+from .primary import FAULT, MEASURES, PRIMARY
 
+CLUSTERS = {"postgresql": Patroni, "mariadb": Galera}
 A_KILL = 180.0
 """Seconds that a kill may take at most, with all that comes of it."""
 
 
 class Failover(FaultsCommand):
     name = "failover"
-    part = "benchmarks.failover.run:measured"
+    part = "benchmarks.failover.__main__:measured"
     about = "Kill the primary of a cluster again and again, while tasks run."
     faults = {PRIMARY: FAULT}
 
@@ -68,6 +73,13 @@ class Failover(FaultsCommand):
         if not options.databases:
             raise ValueError("Say which cluster: --patroni, --galera 3, or both.")
         yield from super().samples(options, stack)
+
+
+def measured(job: Record, folder: Path) -> Record:
+    FAULTS[PRIMARY], RECOVERIES[PRIMARY] = FAULT, MEASURES
+    terms = Terms(**job)
+    with CLUSTERS[terms.database](terms.nodes) as cluster:
+        return Run(terms, cluster, folder).run()
 
 
 if __name__ == "__main__":

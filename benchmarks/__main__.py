@@ -54,7 +54,7 @@ class Benchmarks(Command):
             if patience:
                 idle.wait(patience)
             taken = job.as_json()
-            found = runner.run_module("benchmarks.sample", taken, sites[job.database])
+            found = runner.run_on(sites[job.database], "benchmarks.sample:measure", taken)
             yield {**taken, "sync_us": idle.sync_time(), **found}
             say(f"{number}/{len(jobs)} {time.monotonic() - began:4.0f} s")
 

@@ -1,27 +1,34 @@
-"""A sample in a process of its own: ``python -m MODULE JOB RESULT``, as the runner starts it."""
+"""
+A part of a benchmark in a process of its own, as the runner starts it:
+``python -m benchmarks.child MODULE:NAME JOB RESULT``.
+"""
 
 from __future__ import annotations
 
 import json
+import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 
 def leave(signum: int, _frame: object) -> NoReturn:
     sys.exit(128 + signum)
 
 
-def answer(measure: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
+def main() -> None:
     """Write what a job and the folder for its files come to; an error is a result, too."""
     signal.signal(signal.SIGTERM, leave)
-    job, result = json.loads(sys.argv[1]), Path(sys.argv[2])
+    part, job, result = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     try:
-        found = measure(job, result.parent)
+        found = pkgutil.resolve_name(part)(job, result.parent)
     except Exception as error:
         kind = type(error).__name__
         found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
     result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import machine, plan
+from benchmarks import machine, plan, report
 from benchmarks.child import leave
 from benchmarks.peers import installed
-from benchmarks.report import put, read
 from benchmarks.runner import Runner
 from benchmarks.servers import Site
 from tests.databases import ServerError, UnavailableError
@@ -27,8 +26,14 @@ EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
 docs/reference/benchmarks.md says what is measured.
 """
+MISSING = (
+    'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
+)
 SPARE = 900.0
 """Seconds that a run may take beside what it is asked for: to begin, drain and check."""
+
+COMMON = ("databases", "output", "report", "page")
+"""The options of every command, which are no terms of a run."""
 
 Record = dict[str, Any]
 
@@ -74,7 +79,7 @@ class Command(ABC):
         options = self.parsed(arguments)
         try:
             if options.report:
-                records = [record for file in options.report for record in read(file)]
+                records = [record for file in options.report for record in report.read(file)]
             elif installed("django"):
                 for signum in (signal.SIGTERM, signal.SIGHUP):
                     signal.signal(signum, leave)
@@ -126,20 +131,32 @@ class Command(ABC):
     def hand_over(self, options: argparse.Namespace, records: Sequence[Record]) -> None:
         text = self.report(records)
         if options.page:
-            put(text, options.page, self.marks)
+            report.put(text, options.page, self.marks)
         else:
             print(text)
+        if into := getattr(options, "into", None):
+            into.mkdir(parents=True, exist_ok=True)
+            (into / "report.md").write_text(f"# {self.name.capitalize()}\n\n{text}\n")
+            try:
+                files = self.drawn(records, into)
+                say(f"The report and {len(files)} pictures are in {into}")
+            except ImportError:
+                say(MISSING)
+
+    def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        """Draw what is asked for with --into; raise ImportError without matplotlib."""
+        return []
 
 
 class RunCommand(Command):
-    """A run of ``child``, a module of this package, on each database, by the terms for it."""
+    """A run of ``part``, spelled MODULE:NAME, on each database, by the terms for it."""
 
-    child = "run"
+    part = ""
     databases: Sequence[str] = plan.DATABASES
 
-    @abstractmethod
     def terms(self, options: argparse.Namespace, database: str) -> Record:
         """Return what is to be done; raise ValueError where it cannot be done there."""
+        return {name: value for name, value in vars(options).items() if name not in COMMON}
 
     def patience(self, terms: Record) -> float:
         """Return for how many seconds a run may go on."""
@@ -149,9 +166,35 @@ class RunCommand(Command):
     def summary(self, record: Record) -> str:
         """Return in a line what a run has found."""
 
+    @abstractmethod
+    def wrong(self, record: Record) -> Sequence[str]:
+        """Return what a run has found that must not be."""
+
+    def tables(self, runs: Sequence[Record]) -> Sequence[str]:
+        """Return the tables of these runs, none of which has failed."""
+        return list(map(self.table, runs))
+
+    def table(self, run: Record) -> str:
+        """Return what a run has found, where each has tables of its own."""
+        raise NotImplementedError
+
     def line(self, record: Record) -> str:
         failed = f"FAILED: {record['error']}" if "error" in record else ""
         return f"{record['database']}: {failed or self.summary(record)}"
+
+    def is_bad(self, record: Record) -> bool:
+        return super().is_bad(record) or bool(self.wrong(record))
+
+    def report(self, records: Sequence[Record]) -> str:
+        heads = [report.machine(record["machine"]) for record in records if "machine" in record]
+        runs = [record for record in records if "terms" in record and "error" not in record]
+        failed = [
+            f"- {one['database']}: {one['error'].splitlines()[0]}"
+            for one in records
+            if "error" in one
+        ]
+        parts = [*heads, *self.tables(runs), report.section("What failed", failed)]
+        return "\n\n".join(filter(None, parts))
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
@@ -161,7 +204,7 @@ class RunCommand(Command):
         for database, site in sites.items():
             of = terms[database]
             with Runner(patience=self.patience(of)) as runner:
-                found = runner.run_module(f"{self.module}.{self.child}", of, site)
+                found = runner.run_on(site, self.part, of)
             yield {"database": database, "terms": of, **found}
 
 
@@ -174,12 +217,6 @@ def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, 
         except (UnavailableError, ServerError) as error:
             say(f"{database}: {error}")
     return sites
-
-
-def failures(records: Sequence[Record]) -> list[str]:
-    return [
-        f"- {one['database']}: {one['error'].splitlines()[0]}" for one in records if "error" in one
-    ]
 
 
 def say(text: str) -> None:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import probe, processes
-from benchmarks.child import answer
 from benchmarks.cleanup import WORKERS, end_all
 from benchmarks.database import Target, connect, this_target
 from benchmarks.peers.base import Peer
@@ -26,6 +25,16 @@ STEP = 0.005
 
 class StuckError(Exception):
     """What was waited for did not come; the message holds the end of the worker's log."""
+
+
+def holds(condition: Callable[[], bool], within: float, step: float) -> bool:
+    """Wait until it holds; return whether it does in so many seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(step)
+    return True
 
 
 class Workers:
@@ -100,11 +109,8 @@ class Environment:
 
     def wait_for(self, condition: Callable[[], bool], within: float, what: str) -> None:
         """Return when it holds; raise StuckError when it does not in so many seconds."""
-        deadline = time.monotonic() + within
-        while not condition():
-            if time.monotonic() > deadline:
-                raise StuckError(f"{what} did not come within {within:g} s.\n{self.end_of_log()}")
-            time.sleep(STEP)
+        if not holds(condition, within, STEP):
+            raise StuckError(f"{what} did not come within {within:g} s.\n{self.end_of_log()}")
 
     def wait_for_first(self, workers: Workers) -> None:
         def begun() -> bool:
@@ -162,5 +168,5 @@ class Live(abc.ABC):
         self.wait(workers.have_ended, "The end of the worker")
 
     @classmethod
-    def answer(cls) -> None:
-        answer(lambda job, folder: cls(job, folder).measured())
+    def run(cls, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+        return cls(job, folder).measured()

@@ -17,6 +17,8 @@ from typing import Any
 
 from benchmarks import probe
 
+ACQUIRED, BEGAN, ENDED, BORN = "acquired", "began", "ended", "born"
+"""What a worker's processors note, beside the types of tasks that have begun."""
 EVENTS = "events"
 """The file of a run for what handlers do, and for what is asked of the queue and answered."""
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -65,11 +66,9 @@ def tables(records: Iterable[Record]) -> str:
         if found:
             parts.append(f"### {title}\n\n{found}")
     parts += [LEGEND] if results.marked() else []
-    parts += filter(None, [noise(records)])
-    failed = [record for record in records if "error" in record]
-    if failed:
-        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
-    return "\n\n".join(parts)
+    parts.append(noise(records))
+    parts.append(section("What failed", [failure(one) for one in records if "error" in one]))
+    return "\n\n".join(filter(None, parts))
 
 
 def noise(records: Iterable[Record]) -> str:
@@ -155,6 +154,12 @@ def inside(record: Record, path: Sequence[str]) -> float | None:
     return value  # type: ignore[no-any-return]
 
 
+def percentile(values: Iterable[float], part: float) -> float | None:
+    """Return the smallest value that so large a part of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else None
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
@@ -175,6 +180,11 @@ def listed(records: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]]) 
     """Return a table of records, a row each, by the heads of its columns."""
     rows = [[str(cell(record)) for cell in columns.values()] for record in records]
     return in_columns([*columns], rows)
+
+
+def section(title: str, lines: Sequence[str]) -> str:
+    """Return lines below a heading; nothing where there are none."""
+    return "\n".join([f"### {title}\n", *lines]) if lines else ""
 
 
 def machine(said: Record) -> str:

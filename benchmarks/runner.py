@@ -37,16 +37,16 @@ class Runner:
         end_all(f"{RUN}={self.run}")
         self.cleanup.communicate()
 
-    def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
-        """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""
+    def run_on(self, site: Site, part: str, job: dict[str, Any]) -> dict[str, Any]:
+        """Call ``MODULE:NAME`` with the job on a fresh database, and return the result."""
         with site.fresh() as target, self.room() as folder:
             environment = {**site.environment(), **target.environment()}
-            return self.run_in(folder, module, job, environment)
+            return self.run_in(folder, part, job, environment)
 
     def run_in(
         self,
         folder: Path,
-        module: str,
+        part: str,
         job: dict[str, Any],
         environment: Mapping[str, str],
         *,
@@ -59,7 +59,7 @@ class Runner:
         """
         result, log = folder / "result.json", folder / "sample.log"
         given = {**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")}
-        command = [sys.executable, "-m", module, json.dumps(job), result]
+        command = [sys.executable, "-m", "benchmarks.child", part, json.dumps(job), result]
         process = processes.start(command, given, log)
         try:
             process.wait(self.patience)

@@ -1,5 +1,5 @@
 """
-One sample, in a process of its own: ``python -m benchmarks.sample JOB RESULT``.
+One sample, in a process of its own.
 
 So each peer has its own Django, and nothing of one sample is left for the next.
 """
@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
 from benchmarks.database import this_target
 from benchmarks.environment import Environment
 from benchmarks.measures import MEASURES
@@ -36,7 +35,3 @@ def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     target = this_target()
     environment = Environment(make(taken.peer, target), target, folder, taken.scale)
     return MEASURES[taken.metric].measure(environment, taken.variant)
-
-
-if __name__ == "__main__":
-    answer(measure)

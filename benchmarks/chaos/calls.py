@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connection, transaction
 
@@ -25,6 +25,7 @@ UNDONE a transaction that was rolled back; STUMBLED an error that no verb may ra
 """
 RECONNECTING = "The connection to the database is lost; trying again."
 
+T = TypeVar("T")
 Ref = tuple[int, int, int]
 """A lease: its task, its attempt and its holder."""
 
@@ -166,6 +167,15 @@ def answer_of(error: BaseException, given: dict[str, Any]) -> str:
     # A promotion may take longer than a verb is repeated.
     is_standby = "read-only transaction" in str(error)
     return BROKEN if is_broken or is_standby else STUMBLED
+
+
+def seen(look: Callable[[], T], default: T) -> T:
+    """Return what is in the database, or the default where it does not answer."""
+    try:
+        return look()
+    except Error:
+        connection.close()
+        return default
 
 
 def ask(

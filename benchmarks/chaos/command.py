@@ -10,69 +10,50 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on, names, say
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, say
 from benchmarks.recorder import EVENTS
+from benchmarks.report import listed, section
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
 from tests.databases import Server, UnavailableError
 
 from .faults.kinds import Fault
-from .report import report
-from .terms import Terms
 
 EVERY = 30.0
 GRACE = 15.0
 """Seconds for a run that is asked to end before its time."""
+NOTHING = "-"
+PLAYED = ("workflows", "signals", "in sequences", "debounced", "once")
+RUNS: dict[str, Callable[[Record], Any]] = {
+    "": lambda run: run["database"],
+    "minutes": lambda run: f"{run['seconds'] / 60:.1f}",
+    "seed": lambda run: run["terms"]["seed"],
+    "violations": lambda run: sum(run["kinds"].values()),
+    "faults": lambda run: sum(run["strikes"].values()),
+    **{
+        name: lambda run, name=name: f"{run.get('played', {}).get(name.replace(' ', '_'), 0):,}"
+        for name in PLAYED
+    },
+    **{
+        name: lambda run, name=name: f"{run.get(name.replace(' ', '_'), 0):,}"
+        for name in ("tasks", "ticks", "attempts", "ahead", "broken off", "refused", "forgotten")
+    },
+}
 
 
 class FaultsCommand(RunCommand):
-    """
-    Runs in which the server is restarted and killed: the child has one of its own.
-
-    ``often`` is how often a fault comes for each time that any other does.
-    """
+    """Runs in which the server is restarted and killed: the child has one of its own."""
 
     faults: Mapping[str, Fault]
-    often: Mapping[str, int] = {}
 
     @property
     def epilog(self) -> str:  # type: ignore[override]
         lines = (f"  {name:17} {one.about}" for name, one in self.faults.items())
         return "\n".join([EPILOG, *lines])
-
-    def add_options(self, option: Callable[..., Any]) -> None:
-        minutes = from_on(0.01, "minutes", most=10_000.0)
-        option("--minutes", type=minutes, default=2.0, help="how long, on each; %(default)g")
-        option("--seed", type=int, default=1, help="draws what is done and faults; %(default)s")
-        option("--faults", type=names(self.faults), help="those named below; all that there are")
-        option("--processors", type=count, default=2, help="of each worker; %(default)s")
-        option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
-
-    def terms(self, options: argparse.Namespace, database: str) -> Record:
-        there = [name for name, one in self.faults.items() if database in one.databases]
-        wanted = [name for name in there if name in (options.faults or there)]
-        if not wanted:
-            raise ValueError(
-                f"On {database} there is none of these faults: {', '.join(there)} are."
-            )
-        known = {field.name for field in fields(Terms)}
-        given = {name: value for name, value in vars(options).items() if name in known}
-        given |= {
-            "database": database,
-            "seconds": options.minutes * 60.0,
-            "faults": [name for name in wanted for _ in range(self.often.get(name, 1))],
-            **self.other_terms(options),
-        }
-        return Terms(**given).as_json()
-
-    @abstractmethod
-    def other_terms(self, options: argparse.Namespace) -> Record:
-        """Return the terms that are no options."""
 
     def server(self, database: str) -> Server:
         """Return what a run needs, unstarted."""
@@ -86,22 +67,33 @@ class FaultsCommand(RunCommand):
             f" {len(record['violations'])} violations, {late} late recoveries"
         )
 
-    def report(self, records: Sequence[Record]) -> str:
-        return report(self.module, records, self.again)
+    def tables(self, runs: Sequence[Record]) -> Sequence[str]:
+        return [
+            "### Runs\n\n" + listed(runs, RUNS) if runs else "",
+            recoveries(runs),
+            section("Violations", [line for run in runs for line in self.violations(run)]),
+            section(
+                "What the workers said",
+                [f"- {run['database']}: {one}" for run in runs for one in run["said"]],
+            ),
+        ]
 
+    def violations(self, run: Record) -> Iterator[str]:
+        """Yield what was found, and how to have a run again in which something was."""
+        yield from (f"- {run['database']}: {one}" for one in run["violations"])
+        yield from (f"- of {kind}: {number}" for kind, number in run["kinds"].items())
+        if run["violations"]:
+            yield f"- Again: `python -m {self.module} {self.again(run)} --keep logs`"
+
+    @abstractmethod
     def again(self, run: Record) -> str:
         """Return the options by which a run is repeated."""
-        terms = run["terms"]
-        return (
-            f"--databases {run['database']} --seed {terms['seed']}"
-            f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']}"
-        )
 
     def patience(self, terms: Record) -> float:
         return float(terms["seconds"] + terms["drain"] + SPARE)
 
-    def is_bad(self, record: Record) -> bool:
-        return "error" in record or bool(record["violations"])
+    def wrong(self, record: Record) -> Sequence[str]:
+        return record["violations"]
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         terms = {one: self.terms(options, one) for one in options.databases or self.databases}
@@ -113,8 +105,7 @@ class FaultsCommand(RunCommand):
             runner = Runner(patience=self.patience(of))
             with runner, runner.room() as folder, telling(database, folder):
                 try:
-                    module = f"{self.module}.{self.child}"
-                    found = runner.run_in(folder, module, of, os.environ, grace=GRACE)
+                    found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)
                 finally:
                     if options.keep:
                         keep(folder, options.keep / f"{database}-{of['seed']}")
@@ -165,3 +156,39 @@ def can_be_had(database: str, server: Server) -> bool:
         say(f"{database}: {error}")
         return False
     return True
+
+
+# Tables
+
+
+def recoveries(runs: Sequence[Record]) -> str:
+    """Return a table of faults by run, each with how often, the median and the longest."""
+    found = {
+        (one["fault"], one["what"], run["database"]): one
+        for run in runs
+        for one in run["recoveries"]
+    }
+    columns: dict[str, Callable[[Any], str]] = {
+        "Fault: until": ": ".join,
+        "bound, s": lambda name: next(
+            (f"{one['bound']:g}" for key, one in found.items() if key[:2] == name and one["bound"]),
+            NOTHING,
+        ),
+    }
+    for run in runs:
+        place = run["database"]
+        columns[place] = lambda name, place=place: cell(found.get((*name, place)))
+    table = listed(dict.fromkeys(key[:2] for key in found), columns)
+    if not table:
+        return ""
+    legend = "Each cell: how often struck; median and longest recovery in seconds."
+    return f"### Recovery\n\n{legend}\n\n{table}"
+
+
+def cell(one: Record | None) -> str:
+    if one is None:
+        return NOTHING
+    if one["p50"] is None:
+        return f"{one['struck']}; {NOTHING}"
+    late = f" **{one['late']} late**" if one["late"] else ""
+    return f"{one['struck']}; {one['p50']:.2f}, {one['max']:.2f}{late}"

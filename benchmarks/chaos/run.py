@@ -1,5 +1,5 @@
 """
-One run on one database, in a process of its own: ``python -m benchmarks.chaos.run TERMS RESULT``.
+One run on one database, in a process of its own.
 
 It has a server, a proxy and hosts of its own, and ends them all.
 """
@@ -12,11 +12,9 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
 from benchmarks.database import Target
 from benchmarks.servers import SERVERS
 from tests.databases import Server
@@ -46,12 +44,9 @@ class StuckError(Exception):
 
 
 class Run(Stage):
-    """``make_load`` returns what makes the work of a run, and ends it; it is called with Django."""
-
-    def __init__(self, terms: Terms, server: Server, folder: Path, make_load: Any) -> None:
+    def __init__(self, terms: Terms, server: Server, folder: Path) -> None:
         super().__init__(terms, server)
         self.files = Files(folder)
-        self.make_load = make_load
         self.mark = uuid.uuid4().hex
 
     @property
@@ -72,12 +67,13 @@ class Run(Stage):
             os.environ.update(client.environment)
             import django
             from django.core.management import call_command
+            from django.utils.module_loading import import_string
 
             django.setup()
             call_command("migrate", verbosity=0)
             with self.link() as link:
                 triggers.install(link)
-            load = self.make_load(self.terms)
+            load = import_string(self.terms.load)(self.terms)
             self.fleet = Fleet(hosts, self.terms, self.files.folder / "clients.log")
             stack.callback(self.fleet.end)
             self.offset = self.clocks_apart()
@@ -113,18 +109,21 @@ class Run(Stage):
         return min(found)[1]
 
     def work(self, load: Any) -> dict[str, Any]:
-        load.start(self)
+        self.fleet.wanted = True
+        for thread in load.threads:
+            thread.start()
         try:
             self.begin()
             seconds = self.strike()
         finally:
-            load.stop(self)
+            for thread in reversed(load.threads):
+                thread.stop()
+            stuck = self.dismissed()
         settled = time.monotonic()
         with load.settling(self):
             self.drain()
         drained = time.monotonic() - settled
-        leftovers = [*load.leftovers(self), *self.stop()]
-        seen = self.gathered(load, leftovers)
+        seen = self.gathered(load, [*stuck, *self.stop()])
         return {**self.audited(seen), "seconds": seconds, "drained": drained}
 
     def begin(self) -> None:
@@ -296,17 +295,7 @@ def ends_of_logs(fleet: Fleet) -> str:
     return "\n".join(host.log.read_text(errors="replace")[-1000:] for host in fleet)
 
 
-def measured(job: dict[str, Any], folder: Path, make_load: Any) -> dict[str, Any]:
+def measured(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     terms = Terms(**job)
     with SERVERS[terms.database](durable=True) as server:
-        return Run(terms, server, folder, make_load).run()
-
-
-def load(terms: Terms) -> Any:
-    from .workload.load import Load
-
-    return Load(terms)
-
-
-if __name__ == "__main__":
-    answer(partial(measured, make_load=load))
+        return Run(terms, server, folder).run()

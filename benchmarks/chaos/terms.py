@@ -22,9 +22,10 @@ class Terms:
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
     ``nodes`` are the servers of a cluster, 1 where there is none.
-    ``clients`` are processes that act at random, by the class ``client``; what is ``proxied``
-    reaches the server through a proxy that may break. ``isolation`` is the level of all
-    transactions, as Django's settings spell it; empty: the default.
+    ``load`` makes the work of a run, and ends it. ``clients`` are processes that act at random,
+    by the class ``client``; what is ``proxied`` reaches the server through a proxy that may
+    break. ``isolation`` is the level of all transactions, as Django's settings spell it; empty:
+    the default.
     """
 
     database: str
@@ -41,6 +42,7 @@ class Terms:
     backlog: int = 150
     drain: float = 180.0
     queues: Sequence[str] = ("default", WEBS, PLAYS)
+    load: str = "benchmarks.chaos.workload.load.Load"
     clients: int = 2
     client: str = "benchmarks.chaos.workload.player.Player"
     proxied: bool = True

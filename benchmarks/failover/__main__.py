@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chaos.audit.recovery import MEASURES as RECOVERIES
 from benchmarks.chaos.command import FaultsCommand
+from benchmarks.chaos.faults.kinds import FAULTS
+from benchmarks.chaos.run import Run
 from benchmarks.chaos.terms import Terms
 from benchmarks.command import Record, count, run
 from tests.databases import Server
 
-from .primary import FAULT, PRIMARY
-from .run import CLUSTERS
+from .galera import Galera
+from .patroni import Patroni
+from .primary import FAULT, MEASURES, PRIMARY
 
+CLUSTERS = {"postgresql": Patroni, "mariadb": Galera}
 A_KILL = 180.0
 """Seconds that a kill may take at most, with all that comes of it."""
 
 
 class Failover(FaultsCommand):
     name = "failover"
+    part = "benchmarks.failover.__main__:measured"
     about = "Kill the primary of a cluster again and again, while tasks run."
     faults = {PRIMARY: FAULT}
 
@@ -47,9 +53,6 @@ class Failover(FaultsCommand):
             nodes=3 if database == "postgresql" else options.galera,
         ).as_json()
 
-    def other_terms(self, options: argparse.Namespace) -> Record:
-        return {}
-
     def server(self, database: str) -> Server:
         return CLUSTERS[database](3)
 
@@ -58,9 +61,10 @@ class Failover(FaultsCommand):
         cluster = "--patroni" if run["database"] == "postgresql" else f"--galera {terms['nodes']}"
         return f"{cluster} --kills {terms['strikes']} --seed {terms['seed']}"
 
-    def is_bad(self, record: Record) -> bool:
-        """Return whether something was lost or done twice, or came back too late."""
-        return super().is_bad(record) or any(one["late"] for one in record["recoveries"])
+    def wrong(self, record: Record) -> Sequence[str]:
+        """Return what was lost or done twice, and what came back too late."""
+        late = [f"{one['what']}: late" for one in record["recoveries"] if one["late"]]
+        return [*super().wrong(record), *late]
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         if options.galera is not None and options.galera < 3:
@@ -69,6 +73,13 @@ class Failover(FaultsCommand):
         if not options.databases:
             raise ValueError("Say which cluster: --patroni, --galera 3, or both.")
         yield from super().samples(options, stack)
+
+
+def measured(job: Record, folder: Path) -> Record:
+    FAULTS[PRIMARY], RECOVERIES[PRIMARY] = FAULT, MEASURES
+    terms = Terms(**job)
+    with CLUSTERS[terms.database](terms.nodes) as cluster:
+        return Run(terms, cluster, folder).run()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.chaos.faults.proxy import socket_in
 from benchmarks.database import Target, connect
+from benchmarks.environment import holds
 from benchmarks.servers import OWN_DATABASES
 from tests.databases import Server, ServerError, UnavailableError
 from tests.databases.server import DATABASE, find_programs
@@ -43,11 +43,8 @@ STICKS = """
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > until:
-            raise ServerError(f"{what} did not come within {PATIENCE:g} s.")
-        time.sleep(STEP)
+    if not holds(condition, PATIENCE, STEP):
+        raise ServerError(f"{what} did not come within {PATIENCE:g} s.")
 
 
 class Cluster(Server):

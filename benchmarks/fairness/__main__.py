@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, plan
-from benchmarks.command import Command, Record, count, from_on, run, say, started
-from benchmarks.report import put
+from benchmarks.command import Command, Record, count, from_on, run, started
 from benchmarks.runner import Runner
 
 from . import charts
 from .audit import audited
-from .live import Job, limited
 from .report import SIMULATED, report
 from .rules import OURS, RULES, SHOWN, played
 from .scenario import Scenario, arrivals, find, shipped
@@ -52,8 +50,8 @@ class Fairness(Command):
             for processors in options.processors or PROCESSORS:
                 for database, site in sites.items():
                     source = str(Path(source).resolve()) if source.endswith(".toml") else source
-                    job = Job(source, database, processors, options.seconds, options.tasks)
-                    found = runner.run_module(f"{self.module}.live", dict(vars(job)), site)
+                    job = {"source": source, "processors": processors, **limits(options)}
+                    found = runner.run_on(site, "benchmarks.fairness.live:Run.run", job)
                     yield described(scenario, database, processors, found)
 
     def report(self, records: Sequence[Record]) -> str:
@@ -68,21 +66,8 @@ class Fairness(Command):
             f" {record['seconds']:.1f} s"
         )
 
-    def hand_over(self, options: argparse.Namespace, records: Sequence[Record]) -> None:
-        """Print the report, or write it where it was asked for, with its charts."""
-        text = self.report(records)
-        if options.page:
-            put(text, options.page, self.marks)
-        if options.into:
-            options.into.mkdir(parents=True, exist_ok=True)
-            (options.into / "report.md").write_text(f"# Fairness\n\n{text}\n")
-            try:
-                files = charts.drawn(records, options.into)
-                say(f"The report and {len(files)} charts are in {options.into}")
-            except ImportError:
-                say(charts.MISSING)
-        if not (options.page or options.into):
-            print(text)
+    def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        return charts.drawn(records, folder)
 
 
 def listed(text: str) -> list[str]:
@@ -96,10 +81,16 @@ def counts(text: str) -> list[int]:
 def chosen(options: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios; raise ScenarioError for one that can't be run."""
     options.scenarios = options.scenarios or (list(SHOWN) if options.rules else list(shipped()))
-    found = list(limited(find(options.scenarios), seconds=options.seconds, tasks=options.tasks))
+    found = find(options.scenarios, **limits(options))
     for scenario in found:
         arrivals(scenario, max(options.processors or PROCESSORS))
     return found
+
+
+def limits(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what ends scenarios in place of what they say."""
+    given = {"seconds": options.seconds, "tasks": options.tasks}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def can_be_simulated(scenario: Scenario) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.report import percentile
 
 from .entitled import Competitor, entitled
 from .scenario import Scenario
@@ -120,12 +121,6 @@ def waits_of(runs: Iterable[Run], seconds: float) -> dict[str, list[float]]:
         if run.started is not None and run.started <= seconds:
             waits[run.user].append(max(0.0, run.started - max(run.due, 0.0)))
     return waits
-
-
-def percentile(values: Iterable[float], part: float) -> float | None:
-    """Return the smallest value that so large a part of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else None
 
 
 def by_user(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -10,9 +10,6 @@ from typing import Any
 from .report import head, unique, where
 from .rules import OURS
 
-MISSING = (
-    'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
-)
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fairness",

@@ -55,9 +55,14 @@ class Held:
     """
 
     task: Task
-    pick: Pick
+    lane: int
     queue: str
     holder: int
+    share: int
+    charge: float
+    finish_tag: float
+    weight: float
+    is_new: bool
     using: str = "simulated"
     lost: bool = False
     charged: float = 0.0
@@ -65,31 +70,7 @@ class Held:
 
     @property
     def user(self) -> str:
-        return str(self.task.lane)
-
-    @property
-    def share(self) -> int:
-        return self.pick.share
-
-    @property
-    def lane(self) -> int:
-        return self.task.lane
-
-    @property
-    def charge(self) -> float:
-        return self.pick.cost
-
-    @property
-    def finish_tag(self) -> float:
-        return self.pick.finish_tag
-
-    @property
-    def weight(self) -> float:
-        return self.pick.weight
-
-    @property
-    def is_new(self) -> bool:
-        return self.pick.is_new
+        return str(self.lane)
 
 
 @dataclass(slots=True)
@@ -323,7 +304,8 @@ class Lines:
             if some:
                 accounts.begin(lane.id, pick.cost, some)
             for _ in range(some):
-                taken.append(Held(lane.waiting.popleft(), pick, self.queue, holder))
+                what = (pick.share, pick.cost, pick.finish_tag, pick.weight, pick.is_new)
+                taken.append(Held(lane.waiting.popleft(), lane.id, self.queue, holder, *what))
         return taken
 
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:

@@ -1,6 +1,5 @@
 """
-One scenario on real processors and a real database, in a process of its own:
-``python -m benchmarks.fairness.live JOB RESULT``.
+One scenario on real processors and a real database, in a process of its own.
 
 What each user got is read from the rows of its tasks, as anyone could.
 """
@@ -12,52 +11,23 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import answer
-from benchmarks.database import this_target
-from benchmarks.environment import Environment, StuckError, Workers
+from benchmarks.database import Target
+from benchmarks.environment import Live, StuckError
 from benchmarks.peers.perfectqueue import Load
 from benchmarks.probe import Start
-from benchmarks.scale import Scale
 
-from .audit import Run, audited
-from .scenario import Arrival, Followers, Scenario, arrivals, find
+from . import audit
+from .scenario import Arrival, Followers, arrivals, find
 
 TICK = 0.005
-ENDING = 60.0
 AT_ONCE = 5_000
 DAY = 86_400.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """``source`` is a scenario's name or file; None leaves the limits as they are there."""
-
-    source: str
-    database: str
-    processors: int
-    seconds: float | None = None
-    tasks: int | None = None
-
-    def scenario(self) -> Scenario:
-        (found,) = limited(find([self.source]), seconds=self.seconds, tasks=self.tasks)
-        return found
-
-
-def limited(
-    scenarios: Iterable[Scenario], *, seconds: float | None, tasks: int | None
-) -> Iterator[Scenario]:
-    """Yield scenarios with limits of one's own in place of those that they bring."""
-    given = {"seconds": seconds, "tasks": tasks}
-    changes = {name: value for name, value in given.items() if value is not None}
-    for scenario in scenarios:
-        yield replace(scenario, **changes)
 
 
 class Sleepers(Load):
@@ -65,12 +35,13 @@ class Sleepers(Load):
 
     dispatch = "benchmarks.workers.perfectqueue.SleepDispatch"
 
-    def __init__(self, target: Any, scenario: Scenario) -> None:
-        super().__init__(target)
-        self.scenario = scenario
+    def __init__(self, target: Target, job: Any, folder: Path) -> None:
+        super().__init__(target, job, folder)
+        limits = {name: getattr(job, name) for name in ("seconds", "tasks") if hasattr(job, name)}
+        [self.scenario] = find([job.source], **limits)
         self.options = {
-            "TASK_PREFETCH": scenario.prefetch,
-            "HEADROOM": scenario.headroom,
+            "TASK_PREFETCH": self.scenario.prefetch,
+            "HEADROOM": self.scenario.headroom,
             "RETENTION": {"*": None},
         }
 
@@ -176,49 +147,45 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     notify_workers(using="default")
 
 
-def measured(environment: Environment, peer: Sleepers, processors: int) -> dict[str, Any]:
-    """Run a scenario until it ends; return its figures."""
-    scenario = peer.scenario
-    coming = arrivals(scenario, processors)
-    environment.prepare(processors)
-    feeder = Feeder(peer, coming)
-    feeder.submit_until(0.0)
-    environment.analyze()
-    began = time.monotonic()
-    with environment.workers(processors) as workers:
-        if feeder.sent:
-            environment.wait_for_first(workers)
-            began = environment.probe.read()[0].at / 1e9
-        feed(environment, feeder, began)
-        stopped = time.monotonic()
-        stop(environment, workers)
-    seconds = stopped - began
-    sent, rows, starts = feeder.sent, runs_of(feeder.sent), environment.probe.read()
-    stretch = stretch_of(sent, rows.values())
-    again = released(sent, starts, rows, began=began, stretch=stretch)
-    again += in_steps(sent, starts, rows, began=began)
-    runs = sorted([*rows.values(), *again], key=attrgetter("due"))
-    return audited(scenario, runs, processors=processors, seconds=seconds)
+class Run(Live):
+    """A scenario until it ends; the job has its name or file, and its limits where they differ."""
+
+    load_kind = Sleepers
+
+    def measured(self) -> dict[str, Any]:
+        scenario, environment = self.load.scenario, self.environment
+        processors = self.job.processors
+        coming = arrivals(scenario, processors)
+        environment.prepare(processors)
+        feeder = Feeder(self.load, coming)
+        feeder.submit_until(0.0)
+        environment.analyze()
+        began = time.monotonic()
+        with environment.workers(processors) as workers:
+            if feeder.sent:
+                environment.wait_for_first(workers)
+                began = environment.probe.read()[0].at / 1e9
+            self.feed(feeder, began)
+            seconds = time.monotonic() - began
+            self.end(workers)
+        sent, rows, starts = feeder.sent, runs_of(feeder.sent), environment.probe.read()
+        stretch = stretch_of(sent, rows.values())
+        again = released(sent, starts, rows, began=began, stretch=stretch)
+        again += in_steps(sent, starts, rows, began=began)
+        runs = sorted([*rows.values(), *again], key=attrgetter("due"))
+        return audit.audited(scenario, runs, processors=processors, seconds=seconds)
+
+    def feed(self, feeder: Feeder, began: float) -> None:
+        scenario, probe = self.load.scenario, self.environment.probe
+        while (now := time.monotonic() - began) < scenario.seconds:
+            feeder.follow(probe.read(), began)
+            feeder.submit_until(now)
+            if scenario.tasks is not None and probe.count() >= scenario.tasks:
+                return
+            time.sleep(TICK)
 
 
-def feed(environment: Environment, feeder: Feeder, began: float) -> None:
-    scenario = feeder.peer.scenario
-    while (now := time.monotonic() - began) < scenario.seconds:
-        feeder.follow(environment.probe.read(), began)
-        feeder.submit_until(now)
-        if scenario.tasks is not None and environment.probe.count() >= scenario.tasks:
-            return
-        time.sleep(TICK)
-
-
-def stop(environment: Environment, workers: Workers) -> None:
-    """Have the workers write what has run, and leave."""
-    for process in workers.processes:
-        process.terminate()
-    environment.wait_for(workers.have_ended, ENDING, "The end of the workers")
-
-
-def runs_of(sent: Sequence[Arrival]) -> dict[int, Run]:
+def runs_of(sent: Sequence[Arrival]) -> dict[int, audit.Run]:
     """Return each task's run by its row, in seconds since the first start."""
     from django_perfectqueue.models import Task
 
@@ -236,11 +203,11 @@ def runs_of(sent: Sequence[Arrival]) -> dict[int, Run]:
         number = int(key.partition("@")[0])
         begin, end = since(started), since(ended)
         took = sent[number].demand if begin is None or end is None else end - begin
-        found[number] = Run(user, since(due) or 0.0, begin, end, took)
+        found[number] = audit.Run(user, since(due) or 0.0, begin, end, took)
     return found
 
 
-def stretch_of(coming: Sequence[Arrival], runs: Iterable[Run]) -> float:
+def stretch_of(coming: Sequence[Arrival], runs: Iterable[audit.Run]) -> float:
     """Return by how much tasks took longer than they were to, by those that have finished."""
     expected = [one.seconds for one in coming]
     took = [run.seconds for run in runs if run.ended is not None]
@@ -250,11 +217,11 @@ def stretch_of(coming: Sequence[Arrival], runs: Iterable[Run]) -> float:
 def released(
     coming: Sequence[Arrival],
     starts: Sequence[Start],
-    rows: Mapping[int, Run],
+    rows: Mapping[int, audit.Run],
     *,
     began: float,
     stretch: float,
-) -> list[Run]:
+) -> list[audit.Run]:
     """
     Return the runs that ended in a release; the row of a task has only a later one, if any.
 
@@ -269,13 +236,13 @@ def released(
         elif one.releases:
             at = start.at / 1e9 - began
             took = one.seconds * stretch
-            found.append(Run(one.user, at, at, at + took, took))
+            found.append(audit.Run(one.user, at, at, at + took, took))
     return found
 
 
 def in_steps(
-    coming: Sequence[Arrival], starts: Sequence[Start], rows: dict[int, Run], *, began: float
-) -> list[Run]:
+    coming: Sequence[Arrival], starts: Sequence[Start], rows: dict[int, audit.Run], *, began: float
+) -> list[audit.Run]:
     """Return the runs of all steps, in place of their tasks' rows; what is left has not begun."""
     found, left = [], {n: one.seconds for n, one in enumerate(coming) if one.step}
     for start in starts:
@@ -283,21 +250,10 @@ def in_steps(
         if one.step:
             at = start.at / 1e9 - began
             due = one.at if left[start.task] == one.seconds else at
-            found.append(Run(one.user, due, at, at + one.step, one.step))
+            found.append(audit.Run(one.user, due, at, at + one.step, one.step))
             left[start.task] -= one.step
     for number, seconds in left.items():
         del rows[number]
         if seconds > 0.0:
-            found.append(Run(coming[number].user, coming[number].at, None, None, seconds))
+            found.append(audit.Run(coming[number].user, coming[number].at, None, None, seconds))
     return found
-
-
-def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    of, target = Job(**job), this_target()
-    peer = Sleepers(target, of.scenario())
-    environment = Environment(peer, target, folder, Scale())
-    return measured(environment, peer, of.processors)
-
-
-if __name__ == "__main__":
-    answer(measure)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.plan import DATABASES
-from benchmarks.report import in_columns, listed, machine
+from benchmarks.report import in_columns, listed, machine, section
 
 SIMULATED = "simulated"
 NOTHING = "-"
@@ -19,14 +19,13 @@ def report(records: Iterable[Record]) -> str:
     """Return everything as Markdown."""
     records = list(records)
     samples = [record for record in records if "groups" in record]
-    failed = [record for record in records if "error" in record and "groups" not in record]
+    failed = [one for one in records if "error" in one and "groups" not in one]
     parts = [machine(record["machine"]) for record in records if "machine" in record]
     parts += [by_rule(samples)] if len(unique(samples, "database")) > len(DATABASES) else []
     parts += [by_scenario(samples, title, cell) for title, cell in TABLES]
     parts += [newcomers(samples)]
     parts += [in_detail(samples, name) for name in unique(samples, "scenario")]
-    if failed:
-        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
+    parts.append(section("What failed", list(map(failure, failed))))
     return "\n\n".join(filter(None, parts))
 
 

@@ -6,8 +6,8 @@ import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
@@ -46,6 +46,9 @@ class Length:
         return min(chance.expovariate(1 / self.mean), self.mean * LONGEST)
 
 
+USUAL = Length(0.01, 0.01)
+
+
 @dataclass(frozen=True, slots=True)
 class Later:
     at: float
@@ -77,7 +80,7 @@ class Group:
     count: int = 1
     weight: float = 1.0
     max_running: int | None = None
-    task: Length = Length(0.01, 0.01)
+    task: Length = USUAL
     backlog: int = 0
     at: tuple[float, ...] = (0.0,)
     rate: float = 0.0
@@ -216,14 +219,15 @@ def shipped() -> dict[str, Path]:
     return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
 
 
-def find(names: Iterable[str]) -> list[Scenario]:
+def find(names: Iterable[str], **limits: Any) -> list[Scenario]:
     """
-    Return scenarios by their names, or the paths of their files.
+    Return scenarios by their names, or the paths of their files, with limits of one's own.
 
     Raise ScenarioError when one is not there or is no scenario.
     """
     known = shipped()
-    return [read(known.get(name) or existing(name, known)) for name in names]
+    found = (read(known.get(name) or existing(name, known)) for name in names)
+    return [replace(scenario, **limits) for scenario in found]
 
 
 def existing(name: str, known: Iterable[str]) -> Path:
@@ -247,26 +251,17 @@ def read(path: Path) -> Scenario:
     return checked(path, given)
 
 
+# What a file may say
+
+
 def checked(path: Path, given: dict[str, Any]) -> Scenario:
-    fields = Fields(str(path), given)
-    rows = fields.take("users", list, [])
+    place = str(path)
+    found = taken(place, given, SCENARIO)
+    rows = found.pop("users", [])
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ScenarioError(f"{path} has no users. Add a table [[users]] for each group of them.")
-    scenario = Scenario(
-        name=path.stem,
-        title=fields.take("title", str, path.stem),
-        about=" ".join(fields.take("about", str, "").split()),
-        seconds=fields.number("seconds", 60.0, least=0.01),
-        tasks=fields.whole("tasks", None, least=1),
-        per_processor=fields.take("per_processor", bool, False),
-        prefetch=fields.whole("prefetch", None, least=0),
-        headroom=fields.whole("headroom", 0, least=0),
-        reach=fields.number("reach", None, least=0.0),
-        judged_from=fields.number("judged_from", 0.0, least=0.0),
-        seed=fields.whole("seed", 1, least=0),
-        groups=tuple(group(f"{path}, users {n}", row, n) for n, row in enumerate(rows, 1)),
-    )
-    fields.done()
+    groups = tuple(group(f"{path}, users {n}", row, n) for n, row in enumerate(rows, 1))
+    scenario = Scenario(**{"name": path.stem, "title": path.stem, "groups": groups, **found})
     users = Counter(user for group in scenario.groups for user in group.users())
     for user, times in users.items():
         if times > 1:
@@ -280,28 +275,8 @@ def checked(path: Path, given: dict[str, Any]) -> Scenario:
 
 
 def group(place: str, given: dict[str, Any], number: int) -> Group:
-    fields = Fields(place, given)
-    name = fields.take("name", str, f"users {number}")
-    found = Group(
-        name=name,
-        user=fields.take("user", str, name),
-        queue=fields.take("queue", str, QUEUE),
-        count=fields.whole("count", 1, least=1),
-        weight=fields.number("weight", 1.0, least=0.001, most=1_000_000.0),
-        max_running=fields.whole("max_running", None, least=0),
-        task=length(fields),
-        backlog=fields.whole("backlog", 0, least=0),
-        at=moments(fields),
-        rate=fields.number("rate", 0.0, least=0.0),
-        at_once=fields.whole("at_once", 0, least=0),
-        begin=fields.number("from", 0.0, least=0.0),
-        end=fields.number("until", math.inf, least=0.0),
-        releases=fields.whole("releases", 0, least=0),
-        step=fields.number("step", None, least=0.01),
-        scheduled=fields.take("scheduled", bool, False),
-        later=later(f"{place}, later", fields.take("later", dict, None)),
-    )
-    fields.done()
+    named = {"name": f"users {number}", **taken(place, given, GROUP)}
+    found = Group(**{"user": named["name"], **named})
     if not (found.backlog or found.rate or found.at_once):
         raise ScenarioError(f"{place}: nothing ever comes. Give a backlog, a rate or at_once.")
     if found.count > 1 and not found.user:
@@ -309,99 +284,111 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
     return found
 
 
-def later(place: str, given: dict[str, Any] | None) -> Later | None:
-    if given is None:
-        return None
-    fields = Fields(place, given)
-    at = fields.number("at", 0.0, least=0.0)
-    found = Later(at, fields.whole("backlog", 1, least=1), length(fields))
-    fields.done()
-    return found
+Check = Callable[[str, str, Any], Any]
 
 
-def length(fields: Fields) -> Length:
-    given = fields.take("task", (int, float, dict), 0.01)
-    if not isinstance(given, dict):
-        fields.check("task", given, 0.0, 86_400.0)
-        return Length(given, given)
-    inside = Fields(f"{fields.place}, task", given)
-    if set(given) == {"mean"}:
-        mean = inside.number("mean", 0.01, least=0.0001)
-        return Length(0.0, mean * LONGEST, mean)
-    if set(given) != {"least", "most"}:
-        raise ScenarioError(
-            f"{fields.place}: task is a number of seconds, {{ least = …, most = … }} or"
-            " {{ mean = … }}.".replace("{{", "{").replace("}}", "}")
-        )
-    least = inside.number("least", 0.0, least=0.0)
-    return Length(least, inside.number("most", least, least=least))
+def taken(place: str, given: dict[str, Any], known: dict[str, Check]) -> dict[str, Any]:
+    """Return what a table says, by the names of our own; what it does not say has a default."""
+    for name in given:
+        if name not in known:
+            raise ScenarioError(f"{place}: there is no {name!r}; there are {', '.join(known)}.")
+    return {
+        OTHER_NAMES.get(name, name): known[name](place, name, value)
+        for name, value in given.items()
+    }
 
 
-def moments(fields: Fields) -> tuple[float, ...]:
-    given = fields.take("at", (int, float, list), 0.0)
-    listed = given if isinstance(given, list) else [given]
-    for moment in listed:
-        fields.check("at", moment, 0.0, math.inf)
-    return tuple(map(float, listed))
-
-
-class Fields:
-    """The keys of one table, each taken once; what is left over is not known."""
-
-    def __init__(self, place: str, given: dict[str, Any]) -> None:
-        self.place = place
-        self.left = dict(given)
-        self.known: list[str] = []
-
-    def take(self, name: str, kind: Any, default: Any) -> Any:
-        self.known.append(name)
-        if name not in self.left:
-            return default
-        value = self.left.pop(name)
-        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if not fits:
-            raise ScenarioError(f"{self.place}: {name} is {value!r}, which is not {KINDS[kind]}.")
+def of_kind(kind: Any, words: str) -> Check:
+    def check(place: str, name: str, value: Any) -> Any:
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise ScenarioError(f"{place}: {name} is {value!r}, which is not {words}.")
         return value
 
-    def number(
-        self, name: str, default: Any, *, least: float = -math.inf, most: float = math.inf
-    ) -> Any:
-        value = self.take(name, (int, float), default)
-        if value is not None and value is not default:
-            self.check(name, value, least, most)
-            return float(value)
-        return value
+    return check
 
-    def whole(self, name: str, default: Any, *, least: int) -> Any:
-        value = self.take(name, int, default)
-        if value is not None:
-            self.check(name, value, least, math.inf)
-        return value
 
-    def check(self, name: str, value: Any, least: float, most: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise ScenarioError(f"{self.place}: {name} is {value!r}, which is not a number.")
+A_NUMBER = of_kind((int, float), "a number")
+
+
+def number(least: float, most: float = math.inf, *, kind: Check = A_NUMBER) -> Check:
+    def check(place: str, name: str, value: Any) -> Any:
+        kind(place, name, value)
+        if math.isnan(value):
+            raise ScenarioError(f"{place}: {name} is {value!r}, which is not a number.")
         if not least <= value <= most or math.isinf(value):
             to = f" to {most:g}" if most < math.inf else " on"
-            raise ScenarioError(
-                f"{self.place}: {name} is {value:g}; it must be from {least:g}{to}."
-            )
+            raise ScenarioError(f"{place}: {name} is {value:g}; it must be from {least:g}{to}.")
+        return value
 
-    def done(self) -> None:
-        if self.left:
-            known = ", ".join(self.known)
-            raise ScenarioError(
-                f"{self.place}: there is no {next(iter(self.left))!r}; there are {known}."
-            )
+    return check
 
 
-KINDS = {
-    str: "a text",
-    int: "a whole number",
-    bool: "true or false",
-    list: "a list of tables",
-    dict: "a table",
-    (int, float): "a number",
-    (int, float, dict): "a number of seconds or a table",
-    (int, float, list): "a number of seconds or a list of them",
+def whole(least: int) -> Check:
+    return number(least, kind=of_kind(int, "a whole number"))
+
+
+def length(place: str, name: str, value: Any) -> Length:
+    if not isinstance(value, dict):
+        of_kind((int, float), "a number of seconds or a table")(place, name, value)
+        seconds = number(0.0, 86_400.0)(place, name, value)
+        return Length(seconds, seconds)
+    if set(value) not in ({"mean"}, {"least", "most"}):
+        raise ScenarioError(
+            f"{place}: task is a number of seconds, {{ least = …, most = … }} or {{ mean = … }}."
+        )
+    found = taken(f"{place}, task", value, LENGTH)
+    if "mean" in found:
+        return Length(0.0, found["mean"] * LONGEST, found["mean"])
+    number(found["least"])(f"{place}, task", "most", found["most"])
+    return Length(**found)
+
+
+def later(place: str, name: str, value: Any) -> Later:
+    of_kind(dict, "a table")(place, name, value)
+    defaults = {"at": 0.0, "backlog": 1, "task": USUAL}
+    return Later(**{**defaults, **taken(f"{place}, later", value, LATER)})
+
+
+def moments(place: str, name: str, value: Any) -> tuple[float, ...]:
+    of_kind((int, float, list), "a number of seconds or a list of them")(place, name, value)
+    listed = value if isinstance(value, list) else [value]
+    return tuple(number(0.0)(place, name, moment) for moment in listed)
+
+
+text = of_kind(str, "a text")
+flag = of_kind(bool, "true or false")
+OTHER_NAMES = {"from": "begin", "until": "end"}
+LENGTH = {"least": number(0.0), "most": number(0.0), "mean": number(0.0001)}
+LATER = {"at": number(0.0), "backlog": whole(1), "task": length}
+GROUP = {
+    "name": text,
+    "user": text,
+    "queue": text,
+    "count": whole(1),
+    "weight": number(0.001, 1_000_000.0),
+    "max_running": whole(0),
+    "task": length,
+    "backlog": whole(0),
+    "at": moments,
+    "rate": number(0.0),
+    "at_once": whole(0),
+    "from": number(0.0),
+    "until": number(0.0),
+    "releases": whole(0),
+    "step": number(0.01),
+    "scheduled": flag,
+    "later": later,
+}
+SCENARIO = {
+    "title": text,
+    "about": lambda *given: " ".join(text(*given).split()),
+    "seconds": number(0.01),
+    "tasks": whole(1),
+    "per_processor": flag,
+    "prefetch": whole(0),
+    "headroom": whole(0),
+    "reach": number(0.0),
+    "judged_from": number(0.0),
+    "seed": whole(0),
+    "users": of_kind(list, "a list of tables"),
 }

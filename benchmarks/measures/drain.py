@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import processes
 from benchmarks.database import Target, connect
-from benchmarks.environment import Environment, Workers
+from benchmarks.environment import Environment, Workers, holds
 from benchmarks.probe import Start
 
 NARROW = 0.3
@@ -53,7 +53,7 @@ def drained(
         environment.wait_for_first(workers)
         wait_for_all(environment, processes, count)
         before = Used(environment, workers)
-        capped = not reached(environment, count)
+        capped = not holds(lambda: environment.probe.count() >= count, environment.scale.cap, LOOK)
         after = Used(environment, workers)
         pending = 0 if leave or capped else ended(environment)
         last = time.monotonic_ns()
@@ -88,29 +88,18 @@ class Used:
 
 def wait_for_all(environment: Environment, processes: int, count: int) -> None:
     """Wait until each process has run a task, or all tasks are done without some of them."""
-    deadline = time.monotonic() + ENDING
-    while environment.probe.count() < count and time.monotonic() < deadline:
-        environment.probe.read()
-        if len(environment.probe.pids) >= processes:
-            return
-        time.sleep(LOOK)
+    probe = environment.probe
 
+    def begun() -> bool:
+        return probe.count() >= count or (bool(probe.read()) and len(probe.pids) >= processes)
 
-def reached(environment: Environment, count: int) -> bool:
-    deadline = time.monotonic() + environment.scale.cap
-    while environment.probe.count() < count:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK)
-    return True
+    holds(begun, ENDING, LOOK)
 
 
 def ended(environment: Environment) -> int:
     """Wait until nothing is pending; return how many still are when that does not come."""
-    deadline = time.monotonic() + ENDING
-    while (left := environment.peer.pending()) and time.monotonic() < deadline:
-        time.sleep(LOOK / 4)
-    return left
+    pending = environment.peer.pending
+    return 0 if holds(lambda: not pending(), ENDING, LOOK / 4) else pending()
 
 
 def window(starts: list[Start], processes: int, last: int) -> dict[str, Any]:

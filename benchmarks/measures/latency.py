@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from typing import Any
 
 from benchmarks.environment import Environment
+from benchmarks.report import percentile
 
 REST = 1.5
 SHORTEST, LONGEST = 0.02, 0.05
@@ -32,11 +32,11 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
         expected = environment.scale.latencies + 1
         environment.wait_for(lambda: environment.probe.count() >= expected, 60, "The last task")
     began_at = {start.task: start.at for start in environment.probe.read()}
-    waits = sorted((began_at[index] - at) / 1e6 for index, at in sent.items())
+    waits = [(began_at[index] - at) / 1e6 for index, at in sent.items()]
     return {
         "n": len(waits),
-        **{f"p{part}": percentile(waits, part) for part in (50, 95, 99)},
-        "max": waits[-1],
+        **{f"p{part}": percentile(waits, part / 100) for part in (50, 95, 99)},
+        "max": max(waits),
         "memory": memory,
         "processes": count,
         "worker_idle": worker_idle,
@@ -54,7 +54,3 @@ def submitted(environment: Environment) -> dict[int, int]:
         sent[index] = time.monotonic_ns()
         environment.peer.submit(index)
     return sent
-
-
-def percentile(ordered: list[float], part: int) -> float:
-    return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]

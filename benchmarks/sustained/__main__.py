@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, failures, from_on, run, say
-from benchmarks.fairness.charts import MISSING
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on, run
 
 from .picture import drawn
 from .report import growing, reaches, report, trends
@@ -18,7 +17,7 @@ RETENTION_MOST = 60.0
 
 
 class Sustained(RunCommand):
-    child = "live"
+    part = "benchmarks.sustained.live:Run.run"
     name = "sustained"
     about = (
         "Submit, run and purge as much as a worker can, in the middle third beside an open\n"
@@ -50,23 +49,15 @@ class Sustained(RunCommand):
     def summary(self, record: Record) -> str:
         return f"missed: {', '.join(missed(record)) or 'nothing'}"
 
-    def is_bad(self, record: Record) -> bool:
-        return "error" in record or bool(missed(record))
+    def wrong(self, record: Record) -> Sequence[str]:
+        return missed(record)
 
-    def report(self, records: Sequence[Record]) -> str:
-        tables = [report(record) for record in records if "samples" in record]
-        return "\n\n".join([*tables, *failures(records)])
+    def table(self, run: Record) -> str:
+        return report(run)
 
-    def hand_over(self, options: argparse.Namespace, records: Sequence[Record]) -> None:
-        super().hand_over(options, records)
-        if options.into:
-            options.into.mkdir(parents=True, exist_ok=True)
-            try:
-                for record in records:
-                    if "samples" in record:
-                        drawn(record, options.into / f"{record['database']}.svg")
-            except ImportError:
-                say(MISSING)
+    def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        runs = [record for record in records if "samples" in record]
+        return [drawn(run, folder / f"{run['database']}.svg") for run in runs]
 
 
 def missed(record: Record) -> list[str]:

@@ -1,7 +1,4 @@
-"""
-One run on one database, in a process of its own:
-``python -m benchmarks.sustained.live JOB RESULT``.
-"""
+"""One run on one database, in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +14,9 @@ from benchmarks import probe, processes
 from benchmarks.database import Link, Target, connect
 from benchmarks.environment import Live
 from benchmarks.measures.drain import snapshot
-from benchmarks.measures.latency import LONGEST, SHORTEST, percentile
+from benchmarks.measures.latency import LONGEST, SHORTEST
 from benchmarks.peers.perfectqueue import Load
+from benchmarks.report import percentile
 
 from .load import portions
 from .report import is_pinned
@@ -129,7 +127,7 @@ class Run(Live):
         # Every task that is noted has begun, so no record is lost.
         os.truncate(self.probe.path, 0)
         self.noted = 0
-        return {**found, "wait": percentile(sorted(waits), 50), "waits": float(len(waits))}
+        return {**found, "wait": percentile(waits, 0.5), "waits": float(len(waits))}
 
     def feed(self) -> None:
         """Submit the next tasks, unless so many wait that no processor will lack one."""
@@ -203,7 +201,3 @@ def sizes(target: Target, link: Link) -> tuple[float, float, float]:
         return float(data), float(indexes), float(link.value(DEAD[target.kind]))
     file, log = Path(target.name), Path(f"{target.name}-wal")
     return float(file.stat().st_size), 0.0, log.stat().st_size / 2**20
-
-
-if __name__ == "__main__":
-    Run.answer()

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from benchmarks import probe
-from benchmarks.recorder import note
-from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED
+from benchmarks.recorder import ACQUIRED, BEGAN, BORN, ENDED, note
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
 
-BORN = "born"
 DIES_AT_START = 0.05
 SHORT = 0.05
 LARGE = 256 * 2**20

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,10 +26,13 @@ def setUpModule():
 class ImportTests(SimpleTestCase):
     def test_each_program_begins_before_django_is_set_up(self):
         """So it imports nothing at its head that defines or uses a model."""
-        files = (ROOT / "benchmarks").rglob("*.py")
-        programs = [file for file in files if '__name__ == "__main__"' in file.read_text()]
-        names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in programs]
+        files = {file: file.read_text() for file in (ROOT / "benchmarks").rglob("*.py")}
+        programs = [file for file, text in files.items() if '__name__ == "__main__"' in text]
+        names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in programs}
         self.assertIn("benchmarks.chaos.process", names)
+        parts = re.findall(r'"(benchmarks\.[a-z_.]+):[A-Za-z.]+"', "".join(files.values()))
+        self.assertIn("benchmarks.chaos.run", parts)
+        names.update(parts)
         code = "; ".join(f"import {name}" for name in sorted(names))
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
         done = subprocess.run(

@@ -123,6 +123,7 @@ class ReportTests(Folder, SimpleTestCase):
         options = mock.Mock(page=None, into=self.folder / "out")
         with (
             mock.patch.dict(sys.modules, {"matplotlib": None}),
+            contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()) as said,
         ):
             __main__.Fairness().hand_over(options, [record()])

@@ -51,8 +51,8 @@ class CommandTests(Folder, TransactionTestCase):
 
 class AuditTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
-        from benchmarks.restarts.__main__ import Restarts
-        from benchmarks.restarts.audit import ACQUIRED, BEGAN, ENDED, Event, Restart, audited
+        from benchmarks.recorder import ACQUIRED, BEGAN, ENDED
+        from benchmarks.restarts import Event, Restart, Restarts, audited
 
         events = [
             Event(moment, pid, ACQUIRED)
@@ -71,7 +71,7 @@ class AuditTests(SimpleTestCase):
         self.assertTrue(Restarts().is_bad({**found, "unfinished": 0, "attempts": 0}))
 
     def test_the_time_without_an_acquirer_is_what_no_tenure_covers(self):
-        from benchmarks.restarts.audit import uncovered
+        from benchmarks.restarts import uncovered
 
         spans = [(0.0, 2.0), (1.0, 3.0), (3.5, 4.0)]
         self.assertEqual(uncovered(spans, 0.5, 5.0), [(3.0, 3.5), (4.0, 5.0)])

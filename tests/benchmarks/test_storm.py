@@ -28,7 +28,7 @@ class ClientTests(TransactionTestCase):
     def test_what_is_rolled_back_with_a_lost_savepoint_is_not_said_to_be_stored(self):
         from benchmarks.chaos.audit.history import read_events
         from benchmarks.chaos.terms import FOLDER, HOST, Terms
-        from benchmarks.storm.client import Client
+        from benchmarks.chaos.workload.client import Client
 
         client = Client(Terms(kind_of(connection), 1.0), "client-1")
         with (
@@ -49,12 +49,12 @@ class ClientTests(TransactionTestCase):
 class CommandTests(Command, unittest.TestCase):
     """One short storm on each database."""
 
-    module = "benchmarks.storm"
+    module = "benchmarks.chaos"
 
     def setUp(self):
         super().setUp()
         self.database = kind_of(connection)
-        self.always = ("--output", self.results, "--databases", self.database)
+        self.always = ("--storm", "--output", self.results, "--databases", self.database)
         if self.database not in ("sqlite", "postgresql", "mariadb"):
             self.skipTest(f"The benchmarks cannot start {self.database}.")
 

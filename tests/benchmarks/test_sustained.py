@@ -5,7 +5,7 @@ import json
 from django.db import connection
 from django.test import SimpleTestCase, TransactionTestCase, tag
 
-from benchmarks.deaths.__main__ import ALLOWED, NAMES, grown
+from benchmarks.deaths import ALLOWED, NAMES, grown
 from benchmarks.sustained.__main__ import missed
 from benchmarks.sustained.load import KINDS, NOTED, portions
 from benchmarks.sustained.report import growing, is_pinned, reaches, report, trends

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
@@ -468,18 +468,9 @@ def read_rows() -> list[Row]:
         .annotate(Count("pk"))
     )
     live = set(Task.objects.filter(~Q(ticket=None)).values_list("pk", flat=True))
+    names = ("id", "key", "type", "data", "outcome", "attempt", "result")
     return [
-        Row(
-            id=task.pk,
-            key=task.key,
-            type=task.type,
-            data=task.data,
-            outcome=task.outcome,
-            attempt=task.attempt,
-            result=task.result,
-            errors=errors.get(task.pk, 0),
-            has_ticket=task.pk in live,
-        )
+        Row(*map(partial(getattr, task), names), errors.get(task.pk, 0), task.pk in live)
         for task in Task.objects.order_by("pk").iterator()
     ]
 

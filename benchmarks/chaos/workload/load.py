@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from django.db import Error, connection, transaction
+from django.db import connection, transaction
 
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
@@ -19,19 +20,23 @@ from django_perfectqueue.schedules import Schedules
 
 from .. import scenario
 from ..audit.history import Ticks
-from ..calls import BROKEN, ask, noted
+from ..calls import BROKEN, ask, noted, seen
 from ..faults.stage import Stage, make_rules
 from ..operations import BULK, PLAYS, POND, WEBS
 from ..terms import Terms
-from .feeder import Feeder
-from .operators import AT_ONCE, LATER, OPERATORS, POOL, Notes, Operator
+from . import storm
+from .client import Client
 from .player import send_signal
+from .threads import AT_ONCE, LATER, OPERATORS, POOL, Feeder, Notes, Operator
 
 CHANGED = (WEBS, PLAYS)
 
 
 class Load:
-    """Nothing but bulk work may change the tasks of the pond."""
+    """
+    Tasks for workers, of which those of webs are changed meanwhile; what players submit comes
+    beside them. Nothing but bulk work may change the tasks of the pond.
+    """
 
     def __init__(self, terms: Terms) -> None:
         most = {f"name:{scenario.NARROW}": scenario.WIDTH, "name:each:*": scenario.EACH}
@@ -39,23 +44,14 @@ class Load:
         self.terms = terms
         self.feeder, self.notes = Feeder(terms), Notes([], itertools.count(1))
         self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
+        self.threads = [*self.operators, self.feeder]
         self.ticks: dict[str, Ticks] = {}
         # On SQLite the clock is that of a host: where it jumps by a day, so would all its ticks.
         is_ticking = terms.database != "sqlite" or "clock" not in terms.faults
         self.first_ticks = put_schedules() if is_ticking else {}
-
-    def start(self, stage: Stage) -> None:
         task = {"type": "strand", "data": {}, "run_at": LATER}
         with noted("submit", keys=POOL):
             Queue(POND).submit_many({**task, "key": key} for key in POOL)
-        stage.fleet.wanted = True
-        for thread in (*self.operators, self.feeder):
-            thread.start()
-
-    def stop(self, stage: Stage) -> None:
-        for thread in (self.feeder, *self.operators):
-            thread.stop()
-        self.stuck = stage.dismissed()
 
     @contextlib.contextmanager
     def settling(self, stage: Stage) -> Iterator[None]:
@@ -74,9 +70,6 @@ class Load:
             stage.wait(0.2)
         yield
 
-    def leftovers(self, stage: Stage) -> list[str]:
-        return self.stuck
-
     def facts(self) -> dict[str, Any]:
         capped = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
         caps = {f"user:{user} in default": cap for user, cap in capped.items()}
@@ -86,6 +79,39 @@ class Load:
             "ticks": self.ticks,
             "webs": [*self.feeder.webs, *self.notes.webs],
         }
+
+
+class Storm:
+    """Clients that use every verb at random, also those of a holder."""
+
+    threads = ()
+
+    def __init__(self, terms: Terms) -> None:
+        make_rules(storm.SHARES, storm.TERMS)
+        self.terms = terms
+
+    @contextlib.contextmanager
+    def settling(self, stage: Stage) -> Iterator[None]:
+        """Lift all pauses, and work beside the workers until nothing is left."""
+        until = time.monotonic() + self.terms.drain
+        ended = threading.Event()
+
+        def drain() -> None:
+            try:
+                Client(self.terms, "drain").drain(
+                    lambda: ended.is_set() or time.monotonic() > until
+                )
+            finally:
+                connection.close()
+
+        helping = threading.Thread(target=drain, daemon=True)
+        helping.start()
+        yield
+        ended.set()
+        helping.join()
+
+    def facts(self) -> dict[str, Any]:
+        return {"caps": storm.CAPS, "rates": storm.RATES, "pauses": storm.PAUSES}
 
 
 def put_schedules() -> dict[str, datetime]:
@@ -120,23 +146,19 @@ def put_back_some() -> int | None:
     dead = Task.objects.filter(queue__in=CHANGED, dead_letter__isnull=False).exclude(type=BULK)
     # A callback for failures was not needed where all have finished by now.
     ids = dead.exclude(key__endswith="!failed").values_list("pk", flat=True)[:AT_ONCE]
-    try:
+
+    def look() -> int | None:
         back = store.retry(some, using="default") if (some := list(ids)) else set()
         is_open = bool(back) or Ticket.objects.filter(task__queue__in=CHANGED).exists()
         return len(back) if is_open else None
-    except Error:
-        connection.close()
-        return 0
+
+    return seen(look, 0)
 
 
 def send_signals(sent: set[tuple[str, str]]) -> None:
     """Send to each workflow that has not ended the signals that nobody may have sent."""
     live = Task.objects.filter(queue=PLAYS, type=scenario.WORKFLOW, outcome="")
-    try:
-        keys = list(live.values_list("key", flat=True))
-    except Error:
-        connection.close()
-        return
+    keys: list[str] = seen(lambda: list(live.values_list("key", flat=True)), [])
     for one in set(itertools.product(keys, scenario.SIGNALS)) - sent:
         if send_signal(ask, *one, f"last-{one[0]}").answer != BROKEN:
             sent.add(one)

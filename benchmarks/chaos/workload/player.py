@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from django.db import Error, connection
-
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ..calls import ask, within
+from ..calls import ask, seen, within
 from ..operations import PLAYS
 from ..process import Acting
 from ..scenario import FAMILIES, MERGED, ONCE, SHARES, SIGNALS, WORKFLOW
@@ -57,16 +55,9 @@ class Player(Acting):
 
         return ask(verb, acted, how=how, **given).is_done
 
-    def found(self, look: Callable[[], Any], default: Any) -> Any:
-        try:
-            return look()
-        except Error:
-            connection.close()
-            return default
-
     def is_full(self, type_: str) -> bool:
         of_type = Ticket.objects.filter(task__queue=PLAYS, task__type=type_)
-        return bool(self.found(of_type.count, OPEN) >= OPEN)
+        return seen(of_type.count, OPEN) >= OPEN
 
     def new_key(self, kind: str) -> str:
         return f"{kind}-{self.name}-{next(self.numbers)}"
@@ -92,7 +83,7 @@ class Player(Acting):
         live = Task.objects.filter(queue=PLAYS, type=WORKFLOW, outcome="")
         keys = self.recent
         if self.drawn.random() < 0.7:
-            keys = self.found(lambda: list(live.values_list("key", flat=True)[:OPEN]), [])
+            keys = seen(lambda: list(live.values_list("key", flat=True)[:OPEN]), [])
         if keys:
             key, name = self.drawn.choice(keys), self.drawn.choice(SIGNALS)
             send_signal(self.ask, key, name, self.new_key("signal"))
@@ -114,7 +105,7 @@ class Player(Acting):
 
     def put_back(self) -> None:
         dead = Task.objects.filter(queue=PLAYS, dead_letter__isnull=False)
-        keys = self.found(lambda: list(dead.values_list("key", flat=True)[:RECENT]), [])
+        keys = seen(lambda: list(dead.values_list("key", flat=True)[:RECENT]), [])
         for key in keys:
             ask("put back", self.queue[key].retry, key=key)
 

@@ -13,11 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from django.db import Error, connection, transaction
+from django.db import transaction
 
-from benchmarks.chaos.calls import Ref, Undone, ask, within
-from benchmarks.chaos.process import Acting
-from benchmarks.chaos.terms import Terms
 from django_perfectqueue import store
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
@@ -26,13 +23,16 @@ from django_perfectqueue.models import Outcome, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import ClaimRequest, new_holder
 
-from . import scenario
+from ..calls import Ref, Undone, ask, seen, within
+from ..process import Acting
+from ..terms import Terms
+from . import storm
 
 MOST_HELD = 30
 RECENT = 40
 BACKLOG = 250
 FORGETS_OFTEN = 0.06
-CHANGED = (("name", scenario.LOOSE), ("type", scenario.SHAKY), ("user", "ann"))
+CHANGED = (("name", storm.LOOSE), ("type", storm.SHAKY), ("user", "ann"))
 """The limits that are set and removed meanwhile."""
 
 
@@ -41,7 +41,7 @@ class Client(Acting):
 
     def __init__(self, terms: Terms, name: str) -> None:
         super().__init__(terms, name)
-        self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
+        self.queues = {queue: Queue(queue) for queue in storm.QUEUES}
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
         self.batches: list[tuple[str, str]] = []
@@ -52,7 +52,7 @@ class Client(Acting):
     def new_task(self) -> dict[str, Any]:
         self.count += 1
         life = f"{self.name}-{self.count}"
-        return scenario.drawn_task(self.drawn, life, self.terms.alive_time)
+        return storm.drawn_task(self.drawn, life, self.terms.alive_time)
 
     def arguments(self, task: dict[str, Any]) -> dict[str, Any]:
         """Return a task as Queue.submit_many() takes it."""
@@ -71,14 +71,11 @@ class Client(Acting):
         self.queues[task["queue"]].submit(**self.arguments(task), **more)
 
     def submit(self) -> None:
-        if self.backlog() > BACKLOG:
+        if seen(Ticket.objects.count, 0) > BACKLOG:
             return
         self.drawn.choice(
             (
-                self.submit_plain,
-                self.submit_plain,
-                self.submit_in_transaction,
-                self.submit_in_transaction,
+                *[self.submit_some] * 4,
                 self.submit_in_savepoint,
                 self.submit_many,
                 self.submit_known_key,
@@ -87,17 +84,6 @@ class Client(Acting):
             )
         )()
 
-    def backlog(self) -> int:
-        try:
-            return Ticket.objects.count()
-        except Error:
-            connection.close()
-            return 0
-
-    def submit_plain(self) -> None:
-        task = self.new_task()
-        self.submitted([task], "", lambda: self.store(task))
-
     def submitted(
         self, tasks: list[dict[str, Any]], how: str, act: Callable[[], Any], **more: Any
     ) -> None:
@@ -105,10 +91,10 @@ class Client(Acting):
         self.keys += [(task["queue"], task["key"]) for task in tasks]
         del self.keys[:-RECENT]
 
-    def submit_in_transaction(self) -> None:
-        """Submit in a transaction of its own, which it may roll back."""
-        tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3))]
-        how = self.drawn.choice(("transaction", "rolled back"))
+    def submit_some(self) -> None:
+        """Submit a task, or some in a transaction of its own, which it may roll back."""
+        how = self.drawn.choice(("", "", "transaction", "rolled back"))
+        tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3) if how else 1)]
 
         def act() -> None:
             with within(how, self.drawn):
@@ -235,7 +221,7 @@ class Client(Acting):
         del self.keys[:-RECENT]
 
     def some_queues(self) -> list[str]:
-        queues = self.drawn.sample(scenario.QUEUES, len(scenario.QUEUES))
+        queues = self.drawn.sample(storm.QUEUES, len(storm.QUEUES))
         return queues[: self.drawn.randint(1, len(queues))]
 
     # What a holder may do
@@ -390,19 +376,19 @@ class Client(Acting):
         what = self.drawn.choice(("retry", "edit", "cancel"))
         operation = Operation(
             verb=what,  # type: ignore[arg-type]
-            selection=Selection(user=scenario.HERD),
+            selection=Selection(user=storm.HERD),
             patch={"bulk": self.count} if what == "edit" else None,
             rate=self.drawn.choice((20.0, 1_000.0)),
             by=self.name,
         )
 
         def act() -> dict[str, str]:
-            return {"value": submit_bulk(operation, queue=scenario.BULK, using="default").key}
+            return {"value": submit_bulk(operation, queue=storm.BULK, using="default").key}
 
-        found = ask("herd", act, whom=scenario.HERD, what=what)
+        found = ask("herd", act, whom=storm.HERD, what=what)
         if found.is_done and self.drawn.random() < 0.5:
             time.sleep(self.drawn.uniform(0.0, 0.5))
-            ask("cancel herd", Queue(scenario.BULK)[found.reported["value"]].cancel_request)
+            ask("cancel herd", Queue(storm.BULK)[found.reported["value"]].cancel_request)
 
     def tidy(self) -> None:
         verb = self.drawn.choice(
@@ -426,10 +412,10 @@ class Client(Acting):
             store.upkeep.purgeable(kept, over=over, using="default"), using="default"
         )
         if self.drawn.random() < 0.3:
-            self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
+            self.queues[storm.SHARED].purge(0, status="failed", user="ann")
 
     def clear(self) -> None:
-        queue = scenario.SCRAP
+        queue = storm.SCRAP
         ask("clear", self.queues[queue].clear, queue=queue)
 
     def set_rules(self) -> None:
@@ -437,7 +423,7 @@ class Client(Acting):
         scope, name = drawn.choice(CHANGED)
         acts: dict[str, Callable[[], Any]] = {
             "weight": lambda: set_share(drawn.choice(("ann", "bob")), weight=drawn.choice((1, 4))),
-            "cap": lambda: set_share(scenario.VARIED, max_running=drawn.choice((1, 2, 5))),
+            "cap": lambda: set_share(storm.VARIED, max_running=drawn.choice((1, 2, 5))),
             "set_limit": lambda: set_limit(
                 name, scope=scope, max_running=drawn.choice((0, 1, 6, None)), rate=50, period=1
             ),
@@ -448,7 +434,7 @@ class Client(Acting):
 
     def halt(self) -> None:
         """Pause a user or a limit, or let it go on."""
-        self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
+        self.pause(self.drawn.choice(storm.PAUSES), self.drawn.random() < 0.5)
 
     def pause(self, whom: str, paused: bool) -> bool:
         scope, _, name = whom.partition(":")
@@ -497,7 +483,7 @@ class Client(Acting):
             time.sleep(0.05)
 
     def lift(self) -> bool:
-        done = [self.pause(whom, False) for whom in scenario.PAUSES]
+        done = [self.pause(whom, False) for whom in storm.PAUSES]
         for scope, name in CHANGED:
             lifted = ask(
                 "remove_limit",

@@ -1,18 +1,22 @@
 """
-One run on a real worker and a real database, in a process of its own:
-``python -m benchmarks.redrive.live JOB RESULT``.
+A million dead letters that are put back in line, while workers are killed and others drain beside
+it: ``python -m benchmarks.redrive``.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from benchmarks.command import EPILOG, Record, RunCommand, count, run
 from benchmarks.environment import Live
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import DISPATCH, Load
 
+LEAST = 0.8
 USERS = 1_000
 PROCESSORS = 2
 ROUNDS = 3
@@ -151,5 +155,40 @@ class Run(Live):
         }
 
 
+class Redrive(RunCommand):
+    name = "redrive"
+    about = "Retry many dead letters in bulk: is each put back once, and who else waits?"
+    epilog = (
+        EPILOG
+        + """
+After each kill of the workers the operation goes on when its lease has run out, within a minute.
+It ends with 1 where a task was put back twice or never, or where a drain beside the operation was
+slower than 0.8 of the same drain before it, in the median of three rounds.
+"""
+    )
+    part = "benchmarks.redrive:Run.run"
+    databases = ("postgresql",)
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        option("--letters", type=count, default=1_000_000, help="dead letters; %(default)s")
+        option("--kills", type=count, default=3, help="how often to kill the workers; %(default)s")
+        option("--tasks", type=count, default=100_000, help="to drain beside it; %(default)s")
+
+    def patience(self, terms: Record) -> float:
+        return 7_200.0
+
+    def summary(self, record: Record) -> str:
+        whole = "each once" if record["whole"] else "NOT each once"
+        return f"{record['left']:,} put back, {whole}; {record['beside']:.2f} beside it"
+
+    def wrong(self, record: Record) -> Sequence[str]:
+        found = {"a task put back twice or never": not record["whole"]}
+        found["a slow drain beside it"] = record["beside"] < LEAST
+        return [name for name, is_so in found.items() if is_so]
+
+    def table(self, run: Record) -> str:
+        return json.dumps(run)
+
+
 if __name__ == "__main__":
-    Run.answer()
+    run(Redrive())

@@ -1,9 +1,12 @@
-"""Change graphs and batches at random while all goes wrong, and note what is asked."""
+"""Beside the clients of a run: a feeder keeps a backlog, and operators change graphs at random."""
 
 from __future__ import annotations
 
+import abc
 import itertools
 import random
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,14 +16,21 @@ from typing import Any
 from django.db import Error, connection
 
 from django_perfectqueue.bulk import Operation, Selection, submit_bulk
+from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Batch, Queue
 
-from ..calls import ask
+from .. import scenario
+from ..calls import ask, noted, seen
 from ..operations import BULK, POND, WEBS
 from ..terms import Terms
-from .feeder import Turning
 from .webs import Spinner, Web
+
+TICK = 0.05
+BATCH, STILL = 25, 3
+"""How many tasks and webs that nobody changes the feeder submits at once."""
+BURST_AFTER = 15.0
+"""Seconds from one burst to the next."""
 
 OPERATORS = 2
 PAUSE = 0.05
@@ -35,6 +45,93 @@ CANCELS = 0.4
 AT_ONCE = 200
 POOL = [f"{POND}-{number}" for number in range(300)]
 RATES = (20.0, 200.0, 10_000.0)
+
+
+class Turning(threading.Thread, abc.ABC):
+    """Takes one turn after another, until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.ended = threading.Event()
+        self.trouble: BaseException | None = None
+
+    def pause(self) -> float:
+        """Return how many seconds pass until the next turn."""
+        return TICK
+
+    @abc.abstractmethod
+    def turn(self) -> None:
+        """Do what there is to do now."""
+
+    def run(self) -> None:
+        try:
+            while not self.ended.wait(self.pause()):
+                self.turn()
+        except BaseException as error:
+            self.trouble = error
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """Take no more turns; raise what has gone wrong."""
+        self.ended.set()
+        self.join()
+        if self.trouble is not None:
+            raise self.trouble
+
+
+class Feeder(Turning):
+    def __init__(self, terms: Terms) -> None:
+        super().__init__("feeder")
+        self.terms = terms
+        self.coming = scenario.tasks(terms.seed, terms.alive_time)
+        self.queue = Queue()
+        self.spinner = Spinner(random.Random(terms.seed), self.queue)
+        self.webs: list[Web] = []
+        self.asked: set[str] = set()
+        self.bursts = itertools.count(1)
+        self.burst_at = time.monotonic() + BURST_AFTER
+
+    def turn(self) -> None:
+        try:
+            if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
+                self.submit(list(itertools.islice(self.coming, BATCH)))
+                self.submit_webs()
+                self.submit_burst()
+            self.ask_for_cancels()
+        except Error:
+            connection.close()
+
+    def submit(self, tasks: list[dict[str, Any]]) -> None:
+        """Submit the first task by itself, and the others together."""
+        first, rest = tasks[0], tasks[1:]
+        with noted("submit", keys=[first["key"]]):
+            self.queue.submit(**first)
+        self.submit_many(rest)
+
+    def submit_many(self, tasks: list[dict[str, Any]]) -> None:
+        with noted("submit", keys=[task["key"] for task in tasks]):
+            self.queue.submit_many(tasks)
+
+    def submit_burst(self) -> None:
+        if time.monotonic() >= self.burst_at:
+            self.burst_at = time.monotonic() + BURST_AFTER
+            self.submit_many(scenario.burst(next(self.bursts)))
+
+    def submit_webs(self) -> None:
+        """Submit some webs that nobody changes."""
+        for _web in range(STILL):
+            self.webs.append(Web(f"still-{len(self.webs)}", still=True))
+            self.spinner.spin(self.webs[-1])
+
+    def ask_for_cancels(self) -> None:
+        running = self.queue.list().in_status("running").filter(type="cancelled")
+        for key in set(running.values_list("key", flat=True)) - self.asked:
+            self.asked.add(key)
+            try:
+                self.queue[key].cancel_request()
+            except TaskError:
+                continue
 
 
 @dataclass(frozen=True)
@@ -86,11 +183,7 @@ class Operator(Turning):
             self.notes.webs.append(web)
 
     def count(self, **which: Any) -> int:
-        try:
-            return Ticket.objects.filter(task__queue=WEBS, **which).count()
-        except Error:
-            connection.close()
-            return OPEN + 1
+        return seen(Ticket.objects.filter(task__queue=WEBS, **which).count, OPEN + 1)
 
     def some_web(self) -> Web | None:
         recent = self.notes.webs[-RECENT:]
@@ -102,11 +195,8 @@ class Operator(Turning):
         if web is None:
             return []
         held = Ticket.objects.filter(task__user=web.name, state=State.BLOCKED)
-        try:
-            keys = list(held.values_list("task__key", flat=True)) if blocked else []
-        except Error:
-            connection.close()
-            return []
+        look = partial(list, held.values_list("task__key", flat=True))
+        keys: list[str] = seen(look, []) if blocked else []
         first = self.drawn.sample(keys, min(len(keys), blocked))
         rest = self.drawn.sample(web.members[web.name], 1) if count > blocked else []
         return [*first, *rest] if len(first) == blocked else []

@@ -1,11 +1,11 @@
-"""Who submits what, and the caps, rates and pauses that hold meanwhile."""
+"""What the clients of a storm submit, and the caps, rates and pauses that hold meanwhile."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from benchmarks.chaos.scenario import COUNTED, QUICK, SHAKY, Rate
+from ..scenario import COUNTED, QUICK, SHAKY, Rate
 
 SHARED, APART, SCRAP = "shared", "apart", "scrap"
 """Workers take from the first queue, clients from all; SCRAP is cleared now and then."""

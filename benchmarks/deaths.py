@@ -1,7 +1,4 @@
-"""
-Thousands of processors that die in every way, on one database, in a process of its own:
-``python -m benchmarks.deaths.live JOB RESULT``.
-"""
+"""Thousands of processors of a worker that die in every way: ``python -m benchmarks.deaths``."""
 
 from __future__ import annotations
 
@@ -11,17 +8,30 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processes
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, run
 from benchmarks.database import Target
 from benchmarks.environment import Live, Workers
 from benchmarks.peers.perfectqueue import Load
-from benchmarks.recorder import Reader
+from benchmarks.recorder import BORN, Reader
+from benchmarks.report import in_columns
 from tests.databases.lifetime import children
 
+LONGEST = 1.0
+"""Seconds that a death may take."""
+NAMES = {
+    "processes": "processes of the worker",
+    "files": "open files of the supervisor",
+    "threads": "threads of the supervisor",
+    "memory_kib": "anonymous memory of the supervisor, KiB",
+    "folder": "sockets in the folder of NOTIFY",
+}
+ALLOWED = {"memory_kib": 256.0}
+"""What may be more at the end; the allocator keeps some memory that it has had."""
 CAUSES = {
     "kill": 30,
     "count": 200,
@@ -30,8 +40,6 @@ CAUSES = {
     "silent": 1,
     "grow": 1,
 }
-BORN = "born"
-"""The event of a new processor; the others are the types of tasks that have begun."""
 STOCK = 20
 WARM_UP = 1_000
 HELPERS = len(("janitor", "listener"))
@@ -80,7 +88,7 @@ class Dying(Load):
         self.submitted += STOCK
 
 
-class Deaths(Live):
+class Run(Live):
     """Feeds a worker until so many of its processors have died, and samples its supervisor."""
 
     load_kind = Dying
@@ -181,5 +189,57 @@ def own_memory(pid: int) -> float:
     return float(anonymous)
 
 
+class Deaths(RunCommand):
+    part = "benchmarks.deaths:Run.run"
+    name = "deaths"
+    about = "Have processors of a worker die in every way, and see whether anything grows."
+    epilog = EPILOG + "It ends with 1 when something grows."
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        option("--deaths", type=count, default=10_000, help="how many; 10000")
+        option("--processors", type=count, default=2, help="2")
+        option("--seed", type=int, default=1, help="draws of what they die; 1")
+
+    def patience(self, terms: Record) -> float:
+        return float(terms["deaths"] * LONGEST + SPARE)
+
+    def summary(self, record: Record) -> str:
+        return f"grows: {', '.join(grown(record['samples'])) or 'nothing'}"
+
+    def wrong(self, record: Record) -> Sequence[str]:
+        return grown(record["samples"])
+
+    def table(self, run: Record) -> str:
+        return table(run)
+
+
+def grown(samples: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the figures that are greater at the end than after the first deaths."""
+    first, last = samples[0], samples[-1]
+    return [name for name in NAMES if last[name] > first[name] + ALLOWED.get(name, 0.0)]
+
+
+def table(record: Record) -> str:
+    samples = record["samples"]
+    first, last, grows = samples[0], samples[-1], grown(samples)
+    begun = ", ".join(f"{cause} {count:,}" for cause, count in record["begun"].items())
+    rows = [
+        [
+            label,
+            f"{first[name]:,.0f}",
+            f"{max(sample[name] for sample in samples):,.0f}",
+            f"{last[name]:,.0f}",
+            "grows" if name in grows else "flat",
+        ]
+        for name, label in NAMES.items()
+    ]
+    return (
+        f"{record['database']}: {last['deaths']:,.0f} deaths in {record['seconds']:,.0f} s,"
+        f" {record['terms']['processors']} processors, {record['killed']} more processes killed\n"
+        f"Tasks begun: {begun}\n\n"
+        + in_columns(["Figure", f"after {first['deaths']:,.0f}", "most", "at the end", ""], rows)
+    )
+
+
 if __name__ == "__main__":
-    Deaths.answer()
+    run(Deaths())

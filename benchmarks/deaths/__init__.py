@@ -1,1 +1,0 @@
-"""Whether a worker stays as it is while thousands of its processors die: __main__ → live."""

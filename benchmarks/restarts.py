@@ -1,0 +1,294 @@
+"""A worker that is restarted again and again under load: ``python -m benchmarks.restarts``."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.command import EPILOG, Record, RunCommand, count, from_on, run
+from benchmarks.database import Target
+from benchmarks.environment import Live, StuckError, Workers
+from benchmarks.peers import perfectqueue as peers
+from benchmarks.recorder import ACQUIRED, BEGAN, ENDED, Reader
+from benchmarks.report import listed
+
+COLUMNS: dict[str, Callable[[Record], Any]] = {
+    "": lambda one: f"{one['database']}, {one['terms']['processors']}",
+    "restarts": lambda one: one["restarts"],
+    "tasks": lambda one: f"{one['tasks']:,}",
+    "lost": lambda one: one["lost"] + one["unfinished"],
+    "run twice": lambda one: one["twice"] + one["attempts"],
+    "longest without an acquirer ms": lambda one: f"{one['unattended'] * 1e3:.0f}",
+    "between two acquires ms": lambda one: f"{one['between'] * 1e3:.0f}",
+    "before ms": lambda one: f"{one['between_before'] * 1e3:.0f}",
+    "tasks a second before": lambda one: f"{one['usual']:.0f}",
+    "lowest before": lambda one: one["lowest_before"],
+    "median": lambda one: f"{one['median']:.0f}",
+    "lowest": lambda one: one["lowest"],
+    "lowest %": lambda one: f"{one['lowest_part'] * 100:.0f}",
+    "a restart takes s": lambda one: f"{one['took']:.2f}",
+    "at most s": lambda one: f"{one['took_longest']:.2f}",
+}
+BAD = ("lost", "unfinished", "twice", "attempts", "unattended")
+SECONDS = 0.02
+STOCK = 100
+USERS = 10
+PAUSE = (0.2, 0.8)
+STEP = 0.02
+FIRST_SECONDS = 1.0
+"""How much of the time before the restarts is left out: caches fill, paces are found."""
+
+
+# The run
+
+
+class Recorded(peers.Load):
+    """Tasks that sleep for a moment, and always more of them."""
+
+    dispatch = "benchmarks.workers.perfectqueue.RecordedDispatch"
+    options = {"RETENTION": {"*": None}}
+
+    def __init__(self, target: Target, job: Any, folder: Path) -> None:
+        super().__init__(target, job, folder)
+        self.reader = Reader()
+        self.events: list[Event] = []
+        self.stock = STOCK * job.processors
+        self.submitted = 0
+        self.begun = 0
+
+    def read(self) -> list[Event]:
+        """Return all that processors have done so far."""
+        fresh = [Event(**event) for event in self.reader.read()]
+        self.events += fresh
+        self.begun += sum(event.event == BEGAN for event in fresh)
+        return self.events
+
+    def top_up(self) -> None:
+        self.read()
+        while self.submitted - self.begun < self.stock:
+            first = self.submitted
+            self.submitted += self.stock
+            self.queue.submit_many(
+                {
+                    "key": str(index),
+                    "type": "recorded",
+                    "user": f"user-{index % USERS}",
+                    "data": {"i": index, "seconds": SECONDS},
+                }
+                for index in range(first, self.submitted)
+            )
+
+
+class Manager:
+    """A service manager, which the worker notifies when it is ready."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "notify"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.setblocking(False)
+        os.environ["NOTIFY_SOCKET"] = str(path)
+        self.count = 0
+
+    def ready(self) -> int:
+        """Return how often it was ready so far; raise StuckError when a restart failed."""
+        try:
+            while True:
+                message = self.socket.recv(4096).decode()
+                if "failed" in message:
+                    raise StuckError(f"A restart failed: {message}")
+                self.count += "READY=1" in message.splitlines()
+        except BlockingIOError:
+            return self.count
+
+
+class Run(Live):
+    load_kind = Recorded
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        super().__init__(job, folder)
+        self.manager = Manager(folder)
+        self.drawn = random.Random(self.job.seed)
+
+    def measured(self) -> dict[str, Any]:
+        self.environment.prepare(self.job.processors)
+        self.load.top_up()
+        self.environment.analyze()
+        with self.environment.workers(self.job.processors) as workers:
+            self.feed_until(lambda: self.manager.ready() == 1, "The worker")
+            began = time.monotonic()
+            self.feed_for(self.job.before)
+            restarts = [self.restart(workers, number) for number in range(self.job.times)]
+            self.wait(lambda: not self.load.pending(), "The last task")
+            self.end(workers)
+        found = audited(self.load.read(), restarts, submitted=self.load.submitted, began=began)
+        return {**found, **self.reported_by_rows()}
+
+    def restart(self, workers: Workers, number: int) -> Restart:
+        asked = time.monotonic()
+        workers.processes[0].send_signal(signal.SIGUSR1)
+        self.feed_until(lambda: self.manager.ready() == number + 2, f"Restart {number + 1}")
+        done = time.monotonic()
+        self.feed_for(self.drawn.uniform(*PAUSE))
+        return Restart(asked, done)
+
+    def feed_until(self, condition: Callable[[], bool], what: str) -> None:
+        def reached() -> bool:
+            self.load.top_up()
+            return condition()
+
+        self.wait(reached, what)
+
+    def feed_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.load.top_up()
+            time.sleep(STEP)
+
+    def reported_by_rows(self) -> dict[str, int]:
+        """Return what the database says of tasks that did not finish, or not at once."""
+        from django_perfectqueue.models import Attempt, Task
+
+        unfinished = Task.objects.exclude(outcome="finished").count()
+        return {"unfinished": unfinished, "attempts": Attempt.objects.count()}
+
+
+# Whether it went unnoticed, from the history of what processors did
+
+
+class Event(NamedTuple):
+    """What a processor did; ``at`` is in seconds of the recorder's clock."""
+
+    at: float
+    pid: int
+    event: str
+    task: int = 0
+
+
+@dataclass(frozen=True)
+class Restart:
+    """When it was asked for, and when the new generation had taken over."""
+
+    asked: float
+    done: float
+
+
+def audited(
+    events: Sequence[Event], restarts: Sequence[Restart], *, submitted: int, began: float
+) -> dict[str, Any]:
+    """Return the figures of a run; the restarts are those that have been done."""
+    first, last = restarts[0].asked, restarts[-1].done
+    begins = Counter(event.task for event in events if event.event == BEGAN)
+    ends = [event for event in events if event.event == ENDED]
+    acquires = sorted(event.at for event in events if event.event == ACQUIRED)
+    before = per_second(ends, began + FIRST_SECONDS, first)
+    during = per_second(ends, first, last)
+    usual = statistics.median(before)
+    took = [one.done - one.asked for one in restarts]
+    return {
+        "restarts": len(restarts),
+        "tasks": submitted,
+        "lost": submitted - len({event.task for event in ends}),
+        "twice": sum(count - 1 for count in begins.values()),
+        "unattended": longest(uncovered(tenures(events), first, last)),
+        "between": longest(pairwise(within(acquires, first, last))),
+        "between_before": longest(pairwise(within(acquires, began, first))),
+        "usual": usual,
+        "lowest_before": min(before),
+        "lowest": min(during),
+        "median": statistics.median(during),
+        "lowest_part": min(during) / usual,
+        "took": statistics.median(took),
+        "took_longest": max(took),
+        "seconds": last - first,
+    }
+
+
+def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
+    """
+    Return from when to when each processor was there to acquire.
+
+    That is from its first acquire until it last acquired, or ended a task: one that is asked
+    to stop ends at most the task that it is running, of some 20 ms.
+    """
+    found: dict[int, tuple[float, float]] = {}
+    for event in sorted(events, key=lambda one: one.at):
+        if event.event == ACQUIRED or event.pid in found:
+            since, _until = found.get(event.pid, (event.at, event.at))
+            found[event.pid] = (since, event.at)
+    return sorted(found.values())
+
+
+def uncovered(
+    spans: Iterable[tuple[float, float]], first: float, last: float
+) -> list[tuple[float, float]]:
+    """Return the parts of the time from first to last that no span covers."""
+    gaps, reached = [], first
+    for since, until in sorted(spans):
+        if since > reached:
+            gaps.append((reached, min(since, last)))
+        reached = max(reached, until)
+        if reached >= last:
+            return gaps
+    return [*gaps, (reached, last)]
+
+
+def within(moments: Iterable[float], first: float, last: float) -> list[float]:
+    return [moment for moment in moments if first <= moment <= last]
+
+
+def longest(spans: Iterable[tuple[float, float]]) -> float:
+    return max((until - since for since, until in spans), default=0.0)
+
+
+def per_second(ends: Iterable[Event], first: float, last: float) -> list[int]:
+    """Return how many tasks ended in each whole second from first to last."""
+    counts = [0] * max(1, int(last - first))
+    for event in ends:
+        second = int((event.at - first) // 1)
+        if 0 <= second < len(counts):
+            counts[second] += 1
+    return counts
+
+
+class Restarts(RunCommand):
+    part = "benchmarks.restarts:Run.run"
+    name = "restarts"
+    about = "Restart a worker under load, and find out whether anyone could notice."
+    epilog = EPILOG + (
+        "It ends with 1 when a task was lost or run twice, or when for a moment nobody acquired."
+    )
+
+    def add_options(self, option: Callable[..., Any]) -> None:
+        seconds = from_on(2, "seconds")
+        option("--times", type=count, default=50, help="how often to restart; %(default)s")
+        option("--processors", type=count, default=4, help="how many; %(default)s")
+        option("--before", type=seconds, default=10.0, help="seconds before the first restart; 10")
+        option("--seed", type=int, default=1, help="draws the pauses; %(default)s")
+
+    def summary(self, record: Record) -> str:
+        return (
+            f"{record['restarts']} restarts, {record['tasks']:,} tasks,"
+            f" lowest second {record['lowest_part'] * 100:.0f} %"
+        )
+
+    def wrong(self, record: Record) -> Sequence[str]:
+        """Return whether a task was lost or run twice, or nobody acquired for a moment."""
+        return [name for name in BAD if record[name]]
+
+    def tables(self, runs: Sequence[Record]) -> Sequence[str]:
+        return [listed(runs, COLUMNS)]
+
+
+if __name__ == "__main__":
+    run(Restarts())

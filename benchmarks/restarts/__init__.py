@@ -1,1 +1,0 @@
-"""A worker that is restarted again and again under load: ``python -m benchmarks.restarts``."""

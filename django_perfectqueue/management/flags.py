@@ -174,7 +174,7 @@ TEXT = """
 --priority N          Larger goes first among the tasks of the same user (0).
 --processor-type TYPE How each processor runs tasks: process, thread or async.
 --processors N        How many processes.
---queue QUEUE         Name of the queue (default: DEFAULT_QUEUE, or as a filter all).
+--queue QUEUE         Name of the queue (default: DEFAULT_QUEUE; of figures all).
 --queue-order ORDER   How to go through several queues: fair (by weight and time), ordered (the
                       first is served first), round_robin or shuffled.
 --rate N/TIME         How many within a time, such as 10/min, 5/s or 100/90s. For tasks that

@@ -166,6 +166,14 @@ class RetryTests(TestCase):
             [{"retried": 1}],
         )
 
+    def test_matches_in_other_queues_are_named(self):
+        submit("a", user="ann", now=None)
+        submit("b", user="ann", queue="slow", now=None)
+        for queue, said in (((), True), (("--queue", "default"), False)):
+            err = io.StringIO()
+            entered("pq_task", "cancel", "--user", "ann", "--dry-run", *queue, stderr=err)
+            self.assertEqual("Others match in other queues." in err.getvalue(), said)
+
     def test_a_dry_run_only_tells(self):
         task = broken("a")
 

@@ -177,6 +177,13 @@ def steer_chosen(operation: bulk.Operation, command: QueueCommand, options: Comm
     """Do the operation here; if data or queue change, or on request, submit a task that does it."""
     using, verb = command.queue.using, operation.verb
     tasks = operation.selection.tasks(verb, using=using).filter(pk__lte=operation.until)
+    if options["queue"] is None:
+        everywhere = replace(operation.selection, queue="").tasks(verb, using=using)
+        if everywhere.exclude(queue=command.queue.name).exists():
+            name = printable(command.queue.name)
+            command.complain(
+                f"Only tasks of queue '{name}' are chosen. Others match in other queues."
+            )
     if not command.as_json and not tasks.exists() and (why := why_none(command, options)):
         command.say(why)
         return

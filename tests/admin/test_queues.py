@@ -1,4 +1,7 @@
+from datetime import timedelta
 from urllib.parse import urlencode
+
+from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Change, Limit, QueueShare
@@ -68,6 +71,18 @@ class QueuesTests(AdminTestCase):
         self.assertFalse(Queue().is_paused() or Queue("served").is_paused())
         self.assertTrue(Queue("stored").is_paused())
         self.assertEqual(Change.objects.last().by, "boss")
+
+    def test_a_maintenance_takes_over_a_pause_that_ends_before_it_does(self):
+        for name, hours in (("early", 1), ("late", 3), ("open", None)):
+            ends = None if hours is None else timezone.now() + timedelta(hours=hours)
+            Queue(name).pause(until=ends)
+            submit(queue=name, now=None)
+        response = self.send("pause_all", until="2h")
+        self.assertEqual(self.reported(response), ["Done: 2 paused."])
+        self.send("unpause_all")
+        paused = [name for name in ("early", "late", "open") if Queue(name).is_paused()]
+        self.assertEqual(paused, ["late", "open"])
+        self.assertEqual(self.reported(self.send("pause_all")), ["Done: 3 paused."])
 
     def test_a_maintenance_takes_the_permission_to_pause(self):
         self.client.force_login(staff("view_queueshare"))

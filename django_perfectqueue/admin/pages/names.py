@@ -24,6 +24,7 @@ from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import Case, workers_serving
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.lib.durations import LATEST
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     EVERYONE,
@@ -242,7 +243,9 @@ class QueueAdmin(NamedRows):
             self.pause_each(request, names.filter(note__startswith=MAINTENANCE), {})
         elif terms := self.pause_terms(request):
             note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
-            others = sorted({*every_queue(database())} - {*names})
+            # A pause that ends before the maintenance does becomes one for that.
+            ends = Q(paused_until__lt=terms["paused_until"] or LATEST)
+            others = sorted({*every_queue(database())} - {*names.exclude(ends)})
             self.pause_each(request, others, {**terms, "note": note[:255]})
 
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, QueueShare]:

@@ -227,14 +227,13 @@ def check_blocked(using: str) -> Finding:
     if count:
         wait = "task waits for one that has" if count == 1 else "tasks wait for tasks that have"
         sentence = f"{count} {wait} failed."
-        detail = f"'{keys['child']}' waits for "
+        what = f"'{keys['parent']}'"
         if "batch" in pair:
-            detail += (
-                f"batch '{keys['batch']}', which ended with tasks that have failed: retry these,"
-                " or cancel the other."
-            )
-        else:
-            detail += f"'{keys['parent']}': retry that one, or cancel the other."
+            what = f"batch '{keys['batch']}', which ended with tasks that have failed"
+        detail = (
+            f"'{keys['child']}' waits for {what}: retry what has failed, or cancel the other. In a"
+            " sequence delete what has failed, as the next one waits for a cancelled one, too."
+        )
     return Finding("blocked", True, sentence, {"count": count}, detail, keys)
 
 

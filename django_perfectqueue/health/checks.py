@@ -13,7 +13,8 @@ from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
-from django_perfectqueue.models import Task, Worker
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import FairShare, Limit, Task, Worker
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.arithmetic.rate_limit import key_of, named, split
 from django_perfectqueue.store.claims.backlog_age import oldest_due, overdue
@@ -111,6 +112,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield from check_schedules(using)
     yield check_blocked(using)
     yield check_limits(using)
+    yield check_pauses(using)
     yield check_upkeep(workers)
 
 
@@ -252,6 +254,17 @@ def check_limits(using: str) -> Finding:
     quoted = ", ".join(f"'{name}'" for name in unknown[:NAMED])
     detail = f"Set them by pq_limit set name:NAME, or a family: {quoted}."
     return Finding("limits", True, sentence, {"count": len(unknown)}, detail)
+
+
+def check_pauses(using: str) -> Finding:
+    """Report what people have paused: a pause may be forgotten. That is no failure."""
+    users = FairShare.objects.using(using).filter(paused=True).values_list("user", flat=True)
+    limits = Limit.objects.using(using).filter(paused=True)
+    paused = [f"user '{printable(user)}'" for user in users[:LATEST]]
+    paused += [printable(limit.key) for limit in limits[:LATEST]]
+    sentence = f"What is paused: {len(paused)}." if paused else "Nothing is paused."
+    known = {"count": len(paused)}
+    return Finding("pauses", True, sentence, known, ", ".join(paused[:NAMED]))
 
 
 def seconds(text: str) -> float:

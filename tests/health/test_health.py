@@ -62,6 +62,7 @@ class CommandTests(HealthTestCase):
                 "No schedule is broken or late.",
                 "No task waits for one that has failed.",
                 "Every limit that the newest tasks list exists.",
+                "Nothing is paused.",
                 "The workers do all of their upkeep.",
             ],
         )
@@ -179,6 +180,15 @@ class CommandTests(HealthTestCase):
                 "is not migrated. Run: manage.py migrate", refused(self, "pq_status", "health")
             )
 
+    def test_what_is_paused_is_named(self):
+        register("default", now=None)
+        self.assertIn("Nothing is paused.", run("pq_status", "health"))
+        set_share("ann", paused=True)
+        set_limit("report", scope="type", paused=True)
+        shown = run("pq_status", "health")
+        self.assertIn("What is paused: 2.", shown)
+        self.assertIn("user 'ann', type:report", shown)
+
     def test_json_tells_it_to_programs(self):
         reported = refused(self, "pq_status", "health", "--json")
         facts = json.loads(reported.splitlines()[0])
@@ -190,7 +200,7 @@ class CommandTests(HealthTestCase):
                 **dict.fromkeys(("database", "tables", "oldest", "handlers", "clock"), True),
                 "counters": True,
                 "schedules": True,
-                **dict.fromkeys(("blocked", "limits", "upkeep"), True),
+                **dict.fromkeys(("blocked", "limits", "pauses", "upkeep"), True),
                 "workers": False,
             },
         )

@@ -32,7 +32,8 @@ class ImportTests(SimpleTestCase):
         self.assertIn("benchmarks.chaos.process", names)
         parts = re.findall(r'"(benchmarks\.[a-z_.]+):[A-Za-z.]+"', "".join(files.values()))
         self.assertIn("benchmarks.chaos.run", parts)
-        names.update(parts)
+        # The worker of another queue needs the drivers of that.
+        names.update(part for part in parts if not part.startswith("benchmarks.workers."))
         code = "; ".join(f"import {name}" for name in sorted(names))
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
         done = subprocess.run(

@@ -1,3 +1,4 @@
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -282,7 +283,7 @@ class SharesTests(WorkerTestCase):
             return waited == 2 and len(Queue().list().in_status("finished")[:400]) == 400
 
         wait_until(both_waited_and_many_ran)
-        worker.process.terminate()
+        worker.process.send_signal(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0, worker.errors)
 
         shares = self.reported()

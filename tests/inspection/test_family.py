@@ -128,7 +128,7 @@ class FamilyTests(TestCase):
         finding = check_blocked("default")
         self.assertEqual((finding.ok, finding.known["count"]), (True, 2))
         self.assertEqual(finding.sentence, "2 tasks wait for tasks that have failed.")
-        self.assertIn("waits for 'a': retry that one", finding.detail)
+        self.assertIn("waits for 'a': retry what has failed", finding.detail)
         Queue()["a"].retry()
         self.assertEqual(check_blocked("default").known["count"], 0)
 

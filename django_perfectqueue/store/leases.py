@@ -318,8 +318,8 @@ def lapse(holders: Sequence[int], *, using: str, alive_time: float) -> int:
     """
     End the leases of these holders now, and notify workers; return how many ended.
 
-    No lease of theirs lasts longer than ``alive_time``. A holder that lives renews the leases of
-    tasks that no other has acquired meanwhile.
+    These leases last ``alive_time`` seconds at most. A holder that still runs renews each lease of
+    a task that no other holder has acquired.
     """
     if not holders:
         return 0

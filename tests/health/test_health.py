@@ -18,6 +18,7 @@ from django_perfectqueue.health import checks, views
 from django_perfectqueue.metrics import views as metrics
 from django_perfectqueue.models import UNSEEN, Task, Ticket, Worker
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.store.limits.meters import forget_limits
 
 from ..factories import acquire, fail, processor, register, running, submit
 from ..management.running import refused, run
@@ -268,9 +269,11 @@ class ViewTests(HealthTestCase):
         store.upkeep.wake_forgotten_lanes(using="default")
         self.ask("queues", 503, queue="default")
         for query in (["default"] * 20, names):
+            # They are asked for once a second, which may pass here on a slow machine.
+            forget_limits("default")
             with CaptureQueriesContext(connection) as queries:
                 self.ask("queues", 503, queue=query)
-            self.assertLessEqual(len(queries), 13)
+            self.assertLessEqual(len(queries), 14)
 
     def test_bad_questions_are_refused(self):
         for query in (

@@ -32,7 +32,8 @@ QUICK = {
     "CHILD_HEARTBEAT_INTERVAL": 0.1,
     "CHILD_KILL_INTERVAL": 0.2,
     "CHILD_FORK_FREQUENCY_LIMIT": 0.05,
-    "ALIVE_TIME": 300.0,
+    # The clock of a machine that stood still goes on later; no lease ends by that.
+    "ALIVE_TIME": 1e6,
 }
 
 
@@ -162,9 +163,11 @@ class WorkerTestCase(TransactionTestCase):
         self.folder = Path(folder.name)
         self.diary = self.folder / "diary"
         self.gate = self.folder / "gate"
+        self.workers = []
 
     def worker(self, *arguments, **settings):
         worker = Worker(self.folder, *arguments, **settings)
+        self.workers.append(worker)
         self.addCleanup(worker.end)
         return worker
 
@@ -195,8 +198,17 @@ class WorkerTestCase(TransactionTestCase):
         def noted():
             return len(self.notes(word)) >= count
 
-        wait_until(noted, within=within)
+        self.wait_until(noted, within=within)
         return self.notes(word)[-1][1]
+
+    def wait_until(self, condition, *, within=LONG):
+        """Wait for a condition to hold; fail with what the workers have printed."""
+        try:
+            wait_until(condition, within=within)
+        except AssertionError as error:
+            said = [text for worker in self.workers for text in (worker.output, worker.errors)]
+            noted = self.diary.read_text() if self.diary.exists() else ""
+            raise AssertionError("\n".join([str(error), *said, noted])) from None
 
     def status(self, key):
         return Queue()[key].metadata().status
@@ -205,7 +217,7 @@ class WorkerTestCase(TransactionTestCase):
         def reached():
             return self.status(key) == status
 
-        wait_until(reached)
+        self.wait_until(reached)
 
     def assert_gone(self, worker):
         wait_until(lambda: not worker.alive())

@@ -42,7 +42,6 @@ CAUSES = {
 }
 STOCK = 20
 WARM_UP = 1_000
-HELPERS = len(("janitor", "listener"))
 HELPER_EVERY = 50
 SAMPLE_EVERY = 500
 STEP = 0.02
@@ -176,7 +175,7 @@ class Run(Live):
 
     def is_quiet(self) -> bool:
         """Return whether for a second the supervisor had the children that it should have."""
-        wanted = self.job.processors + HELPERS
+        wanted = self.job.processors + 1
         before = set(children(self.supervisor))
         time.sleep(1.0)
         return len(before) == wanted and before == set(children(self.supervisor))

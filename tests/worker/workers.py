@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -23,8 +24,6 @@ from .templates import CAN_FORK, fork_worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "PERFECTQUEUE_TEST_WORKER"
-
-HELPERS = 2
 
 QUICK = {
     "POLL_INTERVAL": 0.05,
@@ -117,14 +116,20 @@ class Worker:
         """Return the ids of all processors that were started so far."""
         return [int(pid) for pid in re.findall(r"Processor \d+ started, pid (\d+)", self.output)]
 
-    def helpers(self):
-        """Return the ids of the listener and the janitor, once both are there."""
+    def helper(self):
+        """Return the id of the process of listener and janitor, once it is there."""
 
-        def found():
-            return set(children(self.supervisor)) - set(self.processors())
+        found = []
 
-        wait_until(lambda: len(found()) == HELPERS)
-        return found()
+        def is_there():
+            others = set(children(self.supervisor)) - set(self.processors())
+            # A processor that has just begun is reported a moment later.
+            time.sleep(0.05)
+            found[:] = others - set(self.processors())
+            return len(others) == len(found) == 1
+
+        wait_until(is_there)
+        return found[0]
 
     def ready(self):
         """Wait until it takes tasks."""

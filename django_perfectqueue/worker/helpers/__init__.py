@@ -1,1 +1,1 @@
-"""The helper processes of a worker, beside its processors."""
+"""The helpers of a worker, beside its processors."""

@@ -1,4 +1,4 @@
-"""The process for timers, idle lanes, usage roll-up and retention."""
+"""The helper for timers, idle lanes, usage roll-up and retention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_perfectqueue.store.values import Watermarks
 from ..database.link import AwayError
 from ..plan import Plan
 from ..shared.status import Wakeups
-from .base import HelperProcess
+from .base import Helper
 from .registration import WorkerRegistration
 
 P = TypeVar("P")
@@ -44,7 +44,7 @@ AT_ONCE = 0.0
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
-class Janitor(HelperProcess):
+class Janitor(Helper):
     """
     Does the jobs of the upkeep, one after another, and renews the registration of its worker
     until the last processor has ended.

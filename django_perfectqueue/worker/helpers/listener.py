@@ -1,4 +1,4 @@
-"""The process that receives notifications of new tasks and wakes a processor."""
+"""The helper that receives notifications of new tasks and wakes a processor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from django_perfectqueue.store.notify.datagrams import AT_REST
 from django_perfectqueue.store.values import Watermarks, rested_at
 
 from ..plan import Plan
-from ..shared.status import Wakeups
-from .base import HelperProcess
+from ..shared.status import Wakeups, WorkerStatus
+from .base import Helper
 
 logger = logging.getLogger("django_perfectqueue.listener")
 
@@ -34,7 +34,7 @@ UNHEARD_FOR = 3600.0
 HEARD_FOR = 1.0
 
 
-class Listener(HelperProcess):
+class Listener(Helper):
     """
     Receives the database's notifications, waits for the next due time, and polls.
 
@@ -48,9 +48,10 @@ class Listener(HelperProcess):
     least each BUSY_INTERVAL; and for lanes to which a running task is to yield that has steps.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups, worker_status: WorkerStatus) -> None:
         super().__init__(plan)
         self.wakeups = wakeups
+        self.worker_status = worker_status
         self.notifications: store.notify.SocketListener | store.notify.ChannelListener | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
@@ -65,7 +66,7 @@ class Listener(HelperProcess):
         if self.plan.options.NOTIFY:
             self.notifications = store.notify.listener_of(self.plan.using)
         try:
-            while not self.stopping:
+            while not (self.stopping or self.worker_status.leaving):
                 self.link.retry_until_done(self.attend)
                 self.wakeups.note_listener()
                 next_at = max(self.look_at, min(self.next_look_at(), self.known_at + MARGIN))

@@ -1,4 +1,4 @@
-"""The process that answers probes: whether the worker lives, and takes tasks."""
+"""The helper that answers probes: whether the worker lives, and takes tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_perfectqueue.metrics.views import MISSING, written
 
 from ..plan import Plan
 from ..shared.status import WorkerStatus
-from .base import HelperProcess
+from .base import Helper
 from .registration import states_of
 
 logger = logging.getLogger("django_perfectqueue.health")
@@ -28,7 +28,7 @@ SOON = 0.5
 MOST_AT_ONCE = 32
 
 
-class ProbeServer(HelperProcess):
+class ProbeServer(Helper):
     """
     Answers ``/live`` and ``/ready`` over HTTP, from the worker's status in shared memory; and
     ``/metrics`` with what the processors do.

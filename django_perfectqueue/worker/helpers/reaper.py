@@ -1,4 +1,4 @@
-"""The short-lived process that releases the tasks of a dead processor."""
+"""The short-lived helper that releases the tasks of a dead processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..buffers import UsageBuffer
 from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
-from .base import HelperProcess
+from .base import Helper
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 logger.addFilter(logs.Masked())
@@ -45,12 +45,12 @@ class Leftovers:
     overdue: Mapping[int, float] = field(default_factory=dict)
 
 
-class Reaper(HelperProcess):
+class Reaper(Helper):
     """
     Releases the tasks of a dead processor before their leases expire, and settles those that
     were killed.
 
-    It is a process of its own, so that the supervisor never waits for a database.
+    It has a process of its own, so that the supervisor never waits for a database.
     """
 
     def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:

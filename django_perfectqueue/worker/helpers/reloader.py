@@ -1,4 +1,4 @@
-"""The process that watches the source files, in development."""
+"""The helper that watches the source files, in development."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from django.utils.autoreload import StatReloader, autoreload_started
 
 from ..plan import Plan
-from .base import HelperProcess
+from .base import Helper
 
 logger = logging.getLogger("django_perfectqueue.reloader")
 
@@ -43,7 +43,7 @@ class SourceFiles:
         return min(changed, default=None)
 
 
-class Reloader(HelperProcess):
+class Reloader(Helper):
     """Calls ``on_change`` for changed files."""
 
     def __init__(self, plan: Plan, files: SourceFiles, on_change: Callable[[Path], None]) -> None:

@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 
 from ..database.link import prepare_for_fork
-from ..helpers.base import HelperProcess
+from ..helpers.base import Helper, HelperProcess
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
 from ..helpers.reaper import Leftovers, Reaper
@@ -69,20 +69,23 @@ class Supervisor:
     def needed_helpers(self) -> list[Place]:
         plan, status, wakeups = self.plan, self.worker_status, self.wakeups
         registration = WorkerRegistration(registration_of(plan), status)
-        found = [self.helper("janitor", lambda: Janitor(plan, wakeups, registration), lasting=True)]
-        if not plan.burst:
-            found.insert(0, self.helper("listener", lambda: Listener(plan, wakeups)))
+
+        def of_all() -> list[Helper]:
+            janitor = Janitor(plan, wakeups, registration)
+            return [janitor] if plan.burst else [Listener(plan, wakeups, status), janitor]
+
+        found = [self.helper("helper", of_all, lasting=True)]
         # Imported here, as few workers need them; before the fork, so that a restarted helper
         # runs the code with which the worker started.
         if plan.reload and not plan.burst:
             from ..helpers.reloader import Reloader, SourceFiles
 
             files = SourceFiles()
-            found.append(self.helper("reloader", lambda: Reloader(plan, files, self.restart_for)))
+            found.append(self.helper("reloader", lambda: [Reloader(plan, files, self.restart_for)]))
         if plan.health is not None:
             from ..helpers.probe_server import ProbeServer
 
-            found.append(self.helper(PROBES, lambda: ProbeServer(plan, status), lasting=True))
+            found.append(self.helper(PROBES, lambda: [ProbeServer(plan, status)], lasting=True))
         return found
 
     def restart_for(self, file: Path) -> None:
@@ -326,18 +329,18 @@ class Supervisor:
         reap_orphans(self.pids())
 
     def helper(
-        self, name: str, make: Callable[[], HelperProcess], *, lasting: bool = False
+        self, name: str, make: Callable[[], Sequence[Helper]], *, lasting: bool = False
     ) -> Place:
-        """Return the place of a helper, which is made in its process, with its descriptors."""
+        """Return the place of helpers, which are made in their process, with its descriptors."""
 
         def body(heartbeat_w: int) -> int:
-            return make().run(heartbeat_w, self.parent_alive)
+            return HelperProcess(self.plan, make()).run(heartbeat_w, self.parent_alive)
 
         return Place(self, name, body, lasting=lasting)
 
     def give_back(self, leftovers: Leftovers, now: float) -> None:
         """Fork a reaper for the leases of a dead processor; without one they run out."""
-        place = self.helper(REAPER, lambda: Reaper(self.plan, leftovers, self.reporter))
+        place = self.helper(REAPER, lambda: [Reaper(self.plan, leftovers, self.reporter)])
         place.fill(now)
         place.vacant = True
         self.places.append(place)

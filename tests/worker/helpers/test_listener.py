@@ -13,7 +13,7 @@ from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.signals import Wakeup
-from django_perfectqueue.worker.shared.status import ProcessorStatus, Wakeups
+from django_perfectqueue.worker.shared.status import ProcessorStatus, Wakeups, WorkerStatus
 
 IDLE = store.Outlook(due=False, wait=None)
 
@@ -29,7 +29,7 @@ class ListenerCase(SimpleTestCase):
             options=Options().replace(POLL_INTERVAL=16.0),
         )
         wakeups = Wakeups([(self.status, self.wakeup)])
-        self.listener = Listener(plan, wakeups)
+        self.listener = Listener(plan, wakeups, WorkerStatus.shared([self.status]))
         self.listener.parent_alive, hold = os.pipe()
         self.addCleanup(os.close, hold)
         self.listener.look_at = time.monotonic() + 100
@@ -45,6 +45,13 @@ class ListenerCase(SimpleTestCase):
 
     def woken(self):
         return self.wakeup.wait(0)
+
+
+class LeavingTests(ListenerCase):
+    def test_it_ends_when_its_worker_takes_no_more_tasks(self):
+        self.listener.worker_status.leaving = True
+        self.listener.work()
+        self.assertFalse(self.listener.stopping)
 
 
 class RingTests(ListenerCase):

@@ -262,9 +262,9 @@ class WorkerTests(WorkerTestCase):
     def test_a_worker_that_is_killed_is_reported_as_gone(self):
         worker = self.worker().ready()
         row = self.registered()
-        supervisor, helpers = worker.supervisor, worker.helpers()
+        supervisor, helper = worker.supervisor, worker.helper()
         os.kill(supervisor, signal.SIGSTOP)  # so that it starts no other janitor
-        for pid in (*helpers, supervisor):
+        for pid in (helper, supervisor):
             os.kill(pid, signal.SIGKILL)
         worker.end()
         self.submit("k1", "note")
@@ -280,8 +280,7 @@ class WorkerTests(WorkerTestCase):
     def test_a_janitor_that_is_replaced_goes_on_with_the_row(self):
         worker = self.worker().ready()
         first = self.registered()
-        for helper in worker.helpers():
-            os.kill(helper, signal.SIGKILL)
+        os.kill(worker.helper(), signal.SIGKILL)
         wait_until(lambda: Worker.objects.filter(seen_at__gt=first.seen_at).exists())
         self.assertEqual(self.registered().id, first.id)
 

@@ -261,7 +261,7 @@ class PlaceTests(SimpleTestCase):
         supervisor = Supervisor(PLAN, SILENT, None)
         self.addCleanup(os.close, supervisor.parent_alive)
         self.addCleanup(supervisor.close_in_child)
-        return Place(supervisor, "janitor", lambda heartbeat_w: 1)
+        return Place(supervisor, "helper", lambda heartbeat_w: 1)
 
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
         place, pauses, now = self.place(), [], 1000.0

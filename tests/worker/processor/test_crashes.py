@@ -10,7 +10,7 @@ from django_perfectqueue.queue import Queue
 from ...databases.lifetime import children
 from ...management.running import run
 from ...waiting import wait_until
-from ..workers import HELPERS, WorkerTestCase, is_alive
+from ..workers import WorkerTestCase, is_alive
 
 
 def open_files(pid):
@@ -90,9 +90,8 @@ class CrashTests(WorkerTestCase):
         It is what deletes old tasks; nobody would notice for days.
         """
         worker = self.worker(RETENTION={"*": 0.1}, PURGE_INTERVAL=0.2).ready()
-        for helper in worker.helpers():
-            os.kill(helper, signal.SIGKILL)
-        wait_until(lambda: "The janitor died" in worker.errors)
+        os.kill(worker.helper(), signal.SIGKILL)
+        wait_until(lambda: "The helper died" in worker.errors)
         self.submit("k0", "note")
         wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists())
 
@@ -101,13 +100,11 @@ class CrashTests(WorkerTestCase):
         Nobody would hear of tasks, purge, or fire timers; and nothing would have died.
         """
         worker = self.worker(CHILD_HEARTBEAT_LIMIT=1).ready()
-        before = worker.helpers()
-        for helper in before:
-            os.kill(helper, signal.SIGSTOP)
-        wait_until(lambda: not any(map(is_alive, before)))
-        self.assertEqual(len(worker.helpers() - before), HELPERS)
-        for name in ("janitor", "listener"):
-            self.assertIn(f"The {name} is silent; it is killed", worker.errors)
+        before = worker.helper()
+        os.kill(before, signal.SIGSTOP)
+        wait_until(lambda: not is_alive(before))
+        self.assertNotEqual(worker.helper(), before)
+        self.assertIn("The helper is silent; it is killed", worker.errors)
 
     @tag("thorough")
     def test_the_supervisor_keeps_no_file_of_those_that_have_died(self):
@@ -117,7 +114,7 @@ class CrashTests(WorkerTestCase):
         soon = {"CHILD_FORK_FREQUENCY_LIMIT": 0, "CHILD_HEARTBEAT_LIMIT": 2, "TASK_KILL_WAIT": 0.1}
         once = {"MAX_ATTEMPTS": 1, "MAX_CRASHES": 1, "RECYCLE": {"tasks": 2}}
         worker = self.worker(**soon, **once).ready()
-        worker.helpers()
+        worker.helper()
         before = open_files(worker.supervisor)
         for number in range(8):
             self.submit(f"killed{number}", "die")
@@ -129,7 +126,7 @@ class CrashTests(WorkerTestCase):
         wait_until(lambda: len(worker.processors()) >= 12)
 
         def is_as_before():
-            settled = len(children(worker.supervisor)) == HELPERS + 1
+            settled = len(children(worker.supervisor)) == 2
             return settled and open_files(worker.supervisor) == before
 
         # The last one that has died is still being buried.

@@ -25,7 +25,7 @@ class LoneTaskTests(WorkerTestCase):
     def idle_worker(self, **settings):
         terms = {"PROCESSORS": 1, "POLL_INTERVAL": FAR, "STATEMENTS": str(self.log), **settings}
         worker = self.worker(**terms).ready()
-        worker.helpers()
+        worker.helper()
         for number in range(3):
             self.run_one(f"first-{number}")
             time.sleep(0.5)

@@ -51,7 +51,7 @@ class BrokenConnectionTests(OwnServerCase):
         for type_ in ("process", "thread", "async"):
             terms = {"PROCESSORS": 1, "PROCESSOR_TYPE": type_, "POLL_INTERVAL": FAR}
             worker = self.worker(LOG_LEVEL="ERROR", **terms).ready()
-            worker.helpers()
+            worker.helper()
             for act in (self.break_during_write, self.break_at_random):
                 with self.subTest(type_, act=act.__name__):
                     name = f"{type_}-{act.__name__}"

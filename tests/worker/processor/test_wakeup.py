@@ -37,7 +37,7 @@ class WakeupCase(WorkerTestCase):
         """Return a worker that has run a task, and then waits."""
         terms = {"POLL_INTERVAL": FAR, "LOG": str(self.log), "LOG_LEVEL": "DEBUG", **settings}
         worker = self.worker(*arguments, **terms).ready()
-        worker.helpers()
+        worker.helper()
         self.submit("first", "note")
         self.wait_for_note("ran")
         self.wait_for_rest()
@@ -118,10 +118,9 @@ class WakeupTests(WakeupCase):
 
     def test_a_listener_that_is_killed_is_replaced(self):
         worker = self.idle_worker()
-        for helper in worker.helpers():
-            os.kill(helper, signal.SIGKILL)
-        wait_until(lambda: "The listener died" in self.log.read_text())
-        worker.helpers()
+        os.kill(worker.helper(), signal.SIGKILL)
+        wait_until(lambda: "The helper died" in self.log.read_text())
+        worker.helper()
         self.wait_for_rest()
         self.assertLess(self.seconds_until_it_ran("k0"), SOON)
 

@@ -95,7 +95,7 @@ class KilledTreeTests(WorkerTestCase):
 
     def test_a_worker_that_runs_on_the_host_gives_it_back_as_well(self):
         other = self.worker("--queue", "other", **self.settings).ready()
-        other.helpers()
+        other.helper()
         self.killed_worker()
         wait_until(lambda: "Tasks of a dead worker are given back." in other.errors)
         wait_until(lambda: not Ticket.objects.filter(state=State.RUNNING).exists())

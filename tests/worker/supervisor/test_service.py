@@ -309,7 +309,7 @@ class ServiceTests(WorkerTestCase):
         self.assertGreater(int(reload["MONOTONIC_USEC"]), 0)
         self.assertFalse(pid_file.exists())
         roles = {line.removeprefix("pq_worker: ") for line in titles.read_text().splitlines()}
-        there = {"launcher", "supervisor", "processor 1", "listener", "janitor"}
+        there = {"launcher", "supervisor", "processor 1", "helper"}
         self.assertEqual(roles, there)
 
     def test_one_that_detaches_gives_the_pid_file_away(self):

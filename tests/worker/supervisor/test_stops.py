@@ -297,7 +297,7 @@ class RestartTests(WorkerTestCase):
         log.rename(Path(f"{log}.1"))
         worker.send(signal.SIGUSR2)
         wait_until(log.exists)
-        for process in (worker.process.pid, worker.supervisor, *worker.helpers(), pid):
+        for process in (worker.process.pid, worker.supervisor, worker.helper(), pid):
             wait_until(partial(has_open, process, log))
 
         self.open_gate()

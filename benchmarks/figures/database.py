@@ -116,6 +116,10 @@ def count_operations() -> Figures:
             [lease] = take(1)
             counted(name, lambda lease=lease, ending=ending: settle(lease, ending))
         drain(take, finish, completion)
+        queue().chain([{"key": f"link-{next(numbers)}", "type": "noop"} for _ in range(2)])
+        done = [completion(*take(2))]
+        counted("chain_link", lambda done=done: finish_and_acquire(done, 2, now=None))
+        drain(take, finish, completion)
     return {
         kind: {name: least(counts, kind) for name, counts in operations.items()}
         for kind in ("statements", "transactions")

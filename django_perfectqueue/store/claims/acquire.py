@@ -31,6 +31,7 @@ from ..lanes.accounts import Accounts
 from ..limits.holds import NEXT
 from ..limits.meters import allowances
 from ..notify.ring import will_wake
+from ..records.dependency_events import will_follow
 from ..tasks.close import close, finish, lock_tickets
 from ..upkeep.timers import (
     fire_timers,
@@ -62,14 +63,16 @@ class ClaimResult(NamedTuple):
 
     ``timers_due`` means that the clock has something to move, ``stopped`` that it has not
     looked at all lanes, or has cleared away what stood before others, and ``contended`` that
-    others held or filled lanes that it has passed over.
+    others held or filled lanes that it has passed over. With ``frees`` it has only finished
+    tasks, for which others have waited.
     """
 
     leases: list[Lease]
     refused: list[Completion]
-    timers_due: bool
-    stopped: bool
-    contended: bool
+    timers_due: bool = False
+    stopped: bool = False
+    contended: bool = False
+    frees: bool = False
 
 
 def acquire(
@@ -118,6 +121,9 @@ def finish_and_acquire(
     first = partial(claim, request, finished, using=using, worker=worker, after_timers=True)
     result = past_unreadable(first, request)
     refused += result.refused
+    if result.frees:
+        again = partial(claim, request, using=using, after_timers=True)
+        result = past_unreadable(again, request)
     repeats = 0
     while not result.leases and may_find_more(request, result, repeats):
         # Many lanes may have to be put behind their limits before one is found that is free.
@@ -167,6 +173,11 @@ def claim(
         accounts = Accounts(request.now)
         if finished:
             refused = close(db, accounts, finished, worker=worker, now=request.now)
+            if len(finished) < request.limit and will_follow(db.cursor.db):
+                # What waits for these is due once this is committed; where fewer ran than are
+                # asked for, little else is.
+                accounts.write(db)
+                return ClaimResult([], refused, frees=True)
         lanes = Lanes(db, accounts, request, after_timers, wide)
         tickets = Tickets(db, accounts, request)
         leases: list[Lease] = []

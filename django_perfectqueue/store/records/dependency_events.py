@@ -172,6 +172,12 @@ class Follow:
         act(self.work, using=self.using)
 
 
+def will_follow(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether this transaction has ended tasks for which others wait."""
+    hooks = (hook[1] for hook in connection.run_on_commit)
+    return any(isinstance(hook, Follow) and hook.work.events for hook in hooks)
+
+
 def follow(*, using: str, now: Now = None) -> int:
     """Act on the events and counts that are there, if any; return how many."""
     everything = Work(events=True, batches=None, debounced=None)

@@ -453,6 +453,22 @@ class StatementTests(TransactionTestCase):
         assert_books_balance(self)
 
 
+class FreedTests(TransactionTestCase):
+    def setUp(self):
+        Queue().chain([{"key": key, "type": "report"} for key in ("k0", "k1")])
+        [self.lease] = acquire(2, now=None)
+
+    def test_what_waited_for_a_finished_task_is_taken_with_its_end(self):
+        taken, refused = finish_and_acquire([completion(self.lease)], 2, now=None)
+        self.assertEqual((keys(taken), refused), (["k1"], []))
+
+    def test_where_as_many_ran_as_are_asked_for_others_are_taken_in_one_transaction(self):
+        submit("k2", now=None)
+        taken, _refused = finish_and_acquire([completion(self.lease)], 1, now=None)
+        self.assertEqual(keys(taken), ["k2"])
+        self.assertEqual(keys(acquire(1, now=None)), ["k1"])
+
+
 class ContentionTests(TransactionTestCase):
     def test_lanes_that_others_fill_meanwhile_do_not_hide_the_rest(self):
         """An empty answer means that nothing is due. On SQLite there is one writer at a time."""

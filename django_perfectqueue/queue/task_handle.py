@@ -189,7 +189,7 @@ class TaskHandle:
     def retry(self, *, now: Now = None) -> None:
         """
         Put it back if it has failed, was cancelled or expired; hasten it if it waits for
-        its time.
+        its time. One that was never tried keeps a ``run_at`` that is still to come.
 
         In an open transaction this is done after the commit. Raise NotFoundError,
         AlreadyFinishedError or NotSupportedError.

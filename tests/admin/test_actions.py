@@ -206,6 +206,13 @@ class RetryTests(AdminTestCase):
         self.assertFalse(DeadLetter.objects.exists())
         self.assertEqual(Task.objects.get(pk=pk).outcome, "")
 
+    def test_a_cancelled_one_keeps_its_time(self):
+        task = submit("k1", now=None, run_at="1d")
+        task.cancel_request()
+
+        self.choose("retry", task)
+        self.assertEqual(status(task, None), "scheduled")
+
     def test_the_letter_of_the_last_failure_comes_first(self):
         """By when they ended: of these the one that was submitted first failed last."""
         _task, lease = running("early")

@@ -137,6 +137,17 @@ class RetryTests(TestCase):
         self.assertEqual(out, "Task 'a' will be tried again.\n")
         self.assertEqual(status(task, None), "waiting")
 
+    def test_a_cancelled_one_keeps_its_time_by_its_key_and_by_a_filter(self):
+        tasks = [submit(key, now=None, run_at="1d") for key in "ab"]
+        for task in tasks:
+            task.cancel_request()
+
+        run("pq_task", "retry", "a")
+        run("pq_task", "retry", "--all", "--status", "cancelled", "--yes")
+        self.assertEqual({status(task, None) for task in tasks}, {"scheduled"})
+        run("pq_task", "retry", "a")
+        self.assertEqual(status(tasks[0], None), "waiting")
+
     def test_a_finished_task_is_not(self):
         _task, lease = running("a")
         finish(lease)

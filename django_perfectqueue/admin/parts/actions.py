@@ -127,8 +127,8 @@ RETRY = Verb(
         {Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED, Status.RETRYING}
     ),
     question=_(
-        "Put these tasks back in line? They run as soon as there is a free processor, and have "
-        "all their attempts again."
+        "Put these tasks back in line? They run as soon as they are due and there is a free "
+        "processor, and have all their attempts again."
     ),
     asks_above=20,
 )

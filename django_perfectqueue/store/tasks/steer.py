@@ -57,10 +57,15 @@ DEAD = """
 SELECT "id", "queue", "type", "user", "limits" FROM "perfectqueue_task"
 WHERE "id" IN ({ids}) AND "outcome" NOT IN ('', 'finished') ORDER BY "id"
 """
+# One that was never tried waits for its time again; a child does when it is released.
+LATER = '"attempt" = 0 AND "run_at" > {now}'
 REQUEUE = f"""
 INSERT INTO "perfectqueue_ticket" ({TICKET_COLUMNS})
-SELECT "id", CASE "id" {{lanes}} END, CASE WHEN "id" IN ({{children}}) THEN 3 ELSE 0 END,
-    -"priority", COALESCE("expected_at", {{now}}), NULL, "attempt", 0, 0, FALSE, {{followed}}
+SELECT "id", CASE "id" {{lanes}} END,
+    CASE WHEN "id" IN ({{children}}) THEN 3 WHEN {LATER} THEN 1 ELSE 0 END, -"priority",
+    COALESCE("expected_at", CASE WHEN {LATER} THEN "run_at" ELSE {{now}} END),
+    CASE WHEN "id" IN ({{children}}) THEN NULL WHEN {LATER} THEN "run_at" END,
+    "attempt", 0, 0, FALSE, {{followed}}
 FROM "perfectqueue_task" WHERE "id" IN ({{ids}})
 """
 
@@ -173,8 +178,8 @@ def cancel_each(ids: Sequence[int], *, using: str, now: Now = None) -> dict[int,
 @retry_remembering_commits
 def retry(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) -> set[int]:
     """
-    Put failed, cancelled or expired tasks back in their lines, and hasten those that wait for
-    their time; return which.
+    Put failed, cancelled or expired tasks back in their lines, or where they were never tried on
+    the clock while their time is to come; hasten those that wait for their time. Return which.
 
     Their counts of errors and crashes begin anew, and they expire no more.
     """

@@ -376,6 +376,32 @@ class RedriveTests(TestCase):
             task.retry(now=after(9))
         self.assertEqual(len(acquire(5, now=after(9))), 2)
 
+    def test_a_cancelled_task_keeps_a_time_that_is_to_come(self):
+        scheduled = [submit(key, run_at=MINUTE) for key in ("k1", "k2")]
+        child = submit("child", run_at=MINUTE, after=["k1"])
+        due = submit("due", run_at=1)
+        for task in (child, *scheduled, due):
+            task.cancel_request(now=after(1))
+        for task in (*scheduled, child, due):
+            task.retry(now=after(2))
+
+        self.assertEqual(keys(acquire(5, now=after(2))), ["due"])
+        self.assertEqual(status(scheduled[0], now=after(2)), "scheduled")
+        scheduled[1].retry(now=after(3))
+        self.assertEqual(keys(acquire(5, now=after(3))), ["k2"])
+        [held] = acquire(5, now=after(60))
+        finish(held, now=after(60))
+        self.assertEqual(keys(acquire(5, now=after(61))), ["child"])
+
+    def test_a_task_that_was_tried_before_its_time_is_put_back_at_once(self):
+        hastened = submit("k1", run_at=MINUTE)
+        hastened.retry(now=after(1))
+        [held] = acquire(now=after(1))
+        fail(held, now=after(1))
+        hastened.retry(now=after(2))
+
+        self.assertEqual(keys(acquire(now=after(2))), ["k1"])
+
     def test_a_retrying_task_is_hastened(self):
         task, held = running()
         retry(held, wait=3600)

@@ -319,6 +319,11 @@ class FiguresTests(AdminTestCase):
         row = table.split('<th scope="row">')[number + 1]
         return re.findall('<td class="pq-number">([^<]*)</td>', row)
 
+    def test_its_title_names_those_without_a_user(self):
+        context = self.page(queue="default", user="").context
+        self.assertEqual(context["subtitle"], "default, (tasks without a user)")
+        self.assertEqual(self.page(queue="default", type="").context["subtitle"], "default")
+
     def test_a_queue_has_all_types_and_each(self):
         ran(1.0, 3.0, at=now())
         ran(1.0, at=now(), type="mail.send", word="failed")

@@ -96,6 +96,13 @@ class PurgeTests(TestCase):
         run("pq_queue", "purge", *old, "--group", group, "--user", "ann", "--yes")
         self.assertEqual(keys(), ["broken", "done", "gone", "live"])
 
+    def test_a_queue_may_be_named_as_of_tasks(self):
+        submit("gone", queue="mail", now=None).cancel_request()
+        words = ("pq_queue", "purge", "--queue", "mail", "--older-than", "0s", "--yes")
+
+        self.assertEqual(run_json(*words), [{"queue": "mail", "deleted": 1}])
+        self.assertEqual(keys(), ["broken", "done", "gone", "live"])
+
     @override_settings(PERFECTQUEUE={"RETENTION": {"count": 3, "*": None}})
     def test_a_count_is_of_a_queue(self):
         """Tasks of other queues, and those that have yet to end, push none out."""

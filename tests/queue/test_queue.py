@@ -69,6 +69,15 @@ class QueueTests(TestCase):
         ):
             Queue().submit("k2", "t", user=["x" * 255])
 
+    def test_unix_seconds_are_no_wait(self):
+        for name in ("run_at", "expected_at", "expires_at"):
+            for given in (1.9e9, 1_900_000_000, math.inf):
+                with self.subTest(name, given=given):
+                    says = f"{name} is too far away: .* seconds from now. .*: 2030-01-01T12:00:00Z."
+                    with self.assertRaisesRegex(InvalidTaskError, says):
+                        Queue().submit("k1", "t", **{name: given})
+        Queue().submit("k1", "t", run_at=9e8)
+
     def test_an_option_that_there_is_not_is_refused_with_the_nearest(self):
         with self.assertRaisesMessage(TypeError, "has no 'usr'. Did you mean 'user'?"):
             Queue().submit("k1", "t", usr="ann")

@@ -151,7 +151,8 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, obj
     over = over if over in WINDOWS else "hour"
     names = names_in(asked)
     found = statistics.period(key, over, using=using)
-    subject = ", ".join(map(printable, names.values()))
+    named = [cells.user_name(name) if of == "user" else name for of, name in names.items()]
+    subject = ", ".join(map(printable, filter(None, named)))
     return {
         "title": _("Figures"),
         "subtitle": subject,

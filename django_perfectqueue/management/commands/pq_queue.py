@@ -90,7 +90,8 @@ def growth(queue: QueueFigures) -> str:
 
 
 def queues_of(command: NounCommand, options: CommandOptions) -> list[Queue]:
-    return [Queue(name, using=command.queue.using) for name in options["names"]]
+    names = dict.fromkeys([*options["names"], *(options.get("queues") or ())])
+    return [Queue(name, using=command.queue.using) for name in names]
 
 
 def list_queues(command: NounCommand, options: CommandOptions) -> None:
@@ -212,7 +213,7 @@ class Command(RuleCommand):
         "reset": Subcommand(reset, "+"),
         "clear": Subcommand(clear, "+", flags=MANY),
         "purge": Subcommand(
-            purge_ended, "*", flags=f"--older-than --status --type --user --group {MANY}"
+            purge_ended, "*", flags=f"--queue+ --older-than --status --type --user --group {MANY}"
         ),
     }
 

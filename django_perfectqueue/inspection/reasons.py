@@ -103,7 +103,7 @@ class Reason:
     - ``running``: nothing: a processor has it
     - ``parent_failed``: a task that it waits for, which did not finish
     - ``blocked``: other tasks
-    - ``sequence_stopped``: the task before it in its sequence, which did not finish
+    - ``sequence_stopped``: the first task before it in its sequence that did not finish
     - ``sequence``: the task before it in its sequence
     - ``batch_open``: the batch of which it is a callback
     - ``batch_failed``: tasks of that batch that have not finished

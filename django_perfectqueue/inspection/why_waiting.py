@@ -25,7 +25,7 @@ from django_perfectqueue.models.worker import routes_in
 from django_perfectqueue.store.arithmetic.fair_order import lane_id, turn_of
 from django_perfectqueue.store.arithmetic.rate_limit import named, scoped, split
 
-from .family import exact, summed
+from .family import exact, stops_sequence, summed
 from .reasons import COUNTED, Code, Reason
 from .workers import WORKERS
 
@@ -105,6 +105,8 @@ class Case:
         waits, stopped = Code.BLOCKED, Code.PARENT_FAILED
         if first.if_failed == SEQUENCE:
             waits, stopped = Code.SEQUENCE, Code.SEQUENCE_STOPPED
+            if dead := stops_sequence(self.task.pk, using=self.using):
+                first.parent_id, first.state = dead, models.Dependency.State.FAILED
         elif first.parent_id < 0:
             return self.by_its_batch(-first.parent_id)
         parents = models.Task.objects.using(self.using).select_related("dead_letter")

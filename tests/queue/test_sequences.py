@@ -12,6 +12,7 @@ from django.test import TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
+from django_perfectqueue.health.checks import check_blocked
 from django_perfectqueue.models import Dependency, DependencyEvent, Tag, Task
 from django_perfectqueue.queue import Queue
 
@@ -277,7 +278,29 @@ class ShownTests(Cases):
         reason = Queue()["b"].why_waiting()
         self.assertEqual((reason.code, reason.name), ("sequence_stopped", "a"))
         self.assertIn("retry that one, or delete it", reason.sentence)
-        self.assertEqual(Queue()["c"].why_waiting().code, "sequence")
+        reason = Queue()["c"].why_waiting()
+        self.assertEqual((reason.code, reason.name), ("sequence_stopped", "a"))
+
+    def test_the_first_that_stops_it_is_named_and_not_the_nearest(self):
+        submit("a", "b", "c", "d", "e", "f")
+        finish("a")
+        take("b").fail()
+        for key in "ce":
+            Queue()[key].cancel_request()
+        store.records.follow(using="default")
+
+        for key in "df":
+            reason = Queue()[key].why_waiting()
+            self.assertEqual((reason.code, reason.name), ("sequence_stopped", "b"))
+        self.assertEqual(check_blocked("default").keys["parent"], "b")
+        self.assertIn("waits for 'b'", check_blocked("default").detail)
+        Queue()["b"].retry()
+        self.assertEqual(Queue()["d"].why_waiting().name, "c")
+        finish("b")
+        self.assertEqual(Queue()["f"].why_waiting().name, "c")
+        Queue()["c"].retry()
+        self.assertEqual(Queue()["d"].why_waiting().code, "sequence")
+        self.assertEqual(Queue()["f"].why_waiting().name, "e")
 
     def test_it_is_found_by_a_tag(self):
         submit("a", tags=["x"])

@@ -19,6 +19,7 @@ from django_perfectqueue.store.claims.backlog_age import oldest_due
 from django_perfectqueue.store.records import Tally
 from django_perfectqueue.store.records.counts import COUNTED, LATEST, QUEUES, Counts, counts, names
 from django_perfectqueue.store.records.usage import start_of
+from django_perfectqueue.store.records.usage_read import COUNTED_AFTER
 
 RATE_MINUTES = 5
 USERS = 10
@@ -37,10 +38,11 @@ class QueueFigures:
     that knows their type. What waits is counted up to COUNTED + 1; with ``is_bounded`` there
     may be more of the others.
 
-    What happened a minute is of the last five: ``finished_a_minute``, ``submitted_a_minute``,
-    and ``growth_a_minute``, by how many more tasks were submitted than ended. The latter two are
-    a minute or two old, above some 10,000 submits a minute an estimate, and without any worker,
-    since one of them counts, unknown: then the growth is None.
+    What happened a minute is of five minutes: ``finished_a_minute`` of the last five,
+    ``submitted_a_minute`` and ``growth_a_minute``, by how many more tasks were submitted than
+    ended, of the last five whose tasks are counted, until three minutes ago. Above some 10,000
+    submits a minute these are an estimate, and without any worker, since one of them counts,
+    unknown: then the growth is None.
     """
 
     name: str
@@ -226,7 +228,8 @@ def queue_figures(
     tallies = [(start, tally) for queue, start, tally in minutes if queue == name]
     since = now - timedelta(minutes=RATE_MINUTES)
     lately = Tally.sum(tally for start, tally in tallies if start >= since)
-    ended = lately.finished + lately.failed + lately.cancelled
+    known = Tally.sum(tally for start, tally in tallies if since <= start + COUNTED_AFTER < now)
+    ended = known.finished + known.failed + known.cancelled
     return QueueFigures(
         name=name,
         waiting=min(found["waiting"], COUNTED + 1),
@@ -239,8 +242,8 @@ def queue_figures(
         is_bounded=counted.is_bounded,
         failed_last_hour=sum(tally.failed for _start, tally in tallies),
         finished_a_minute=lately.finished / RATE_MINUTES,
-        submitted_a_minute=lately.submitted / RATE_MINUTES,
-        growth_a_minute=(lately.submitted - ended) / RATE_MINUTES if workers else None,
+        submitted_a_minute=known.submitted / RATE_MINUTES,
+        growth_a_minute=(known.submitted - ended) / RATE_MINUTES if workers else None,
         workers=len(serving),
         processors=sum(worker.processors for worker in serving),
     )

@@ -2,17 +2,19 @@ from datetime import timedelta
 from unittest import mock
 
 from django.db import connection
+from django.db.models import F
 from django.test import TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health.queues import overview
-from django_perfectqueue.models import LIVE, Limit, Task
+from django_perfectqueue.models import LIVE, Bucket, Limit, Task, Usage
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records import counts
 
 from ..factories import (
+    MINUTE,
     acquire,
     fail,
     finish,
@@ -40,6 +42,11 @@ def take(queue, **options):
 
 def now():
     return store.records.clock(using="default")
+
+
+def count_submitted():
+    newest = store.records.count_submitted(0, using="default")
+    store.records.count_submitted(newest, using="default")
 
 
 def park(key):
@@ -196,15 +203,34 @@ class OverviewTests(TestCase):
         self.assertEqual(list(found), [("default", "bob")])
 
     def test_whether_the_backlog_grows_is_known(self):
-        submit_many(40, now=None)
-        ran(*[1.0] * 10, at=now())
+        ago = now() - timedelta(minutes=5)
+        submit_many(40, now=ago)
+        ran(*[1.0] * 10, at=ago)
         self.assertIsNone(queues()["default"].growth_a_minute)
         register()
-        store.records.count_submitted(
-            store.records.count_submitted(0, using="default"), using="default"
-        )
+        count_submitted()
         default = queues()["default"]
         self.assertEqual((default.submitted_a_minute, default.growth_a_minute), (8.0, 6.0))
+
+    def test_the_growth_is_that_of_each_queue_at_any_time_after_a_burst(self):
+        """By two queues, of which the one got all its tasks before the other."""
+        register("default", "mail", now=None)
+        start = now()
+        done = {"at": start, "word": "finished"}
+        with mock.patch("django_perfectqueue.store.records.usage_read.COUNTED", 100):
+            submit_many(500, now=start)
+            submit_many(500, queue="mail", now=start)
+            ran(*[0.0] * 500, **done)
+            ran(*[0.0] * 250, queue="mail", **done)
+            grown = {"default": set(), "mail": set()}
+            for minute in range(12):
+                if minute == 2:
+                    count_submitted()
+                for name, queue in queues().items():
+                    grown[name].add(queue.growth_a_minute)
+                Usage.objects.filter(span=Bucket.MINUTE).update(start=F("start") - MINUTE)
+                Task.objects.update(created_at=F("created_at") - MINUTE)
+        self.assertEqual(grown, {"default": {0.0}, "mail": {0.0, 50.0}})
 
     def test_those_that_are_not_well_come_first(self):
         register("alpha", "default", now=None)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, or_
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db.models import Count, F, Max, Q, QuerySet, Sum
+from django.db.models.functions import TruncMinute
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import ALL_TYPES, Bucket, Usage
+from django_perfectqueue.models import ALL_TYPES, Bucket, Task, TaskQuerySet, Usage
 
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
@@ -171,7 +174,10 @@ LATELY = timedelta(minutes=6)
 MINUTES_KEPT = timedelta(minutes=62)
 AT_ONCE = timedelta(minutes=10)
 BATCH = 10_000
-COUNTED = 10_000
+COUNTED, PARTS = 10_000, 10
+# So long after a minute began its tasks are counted: a minute after they were seen first. Those
+# that are counted later still are counted in a minute that was so long ago.
+COUNTED_AFTER, COUNTED_LATE = timedelta(minutes=3) + GRACE, timedelta(minutes=10)
 
 # Its total is the id of the newest task that has been counted.
 COUNTED_KEY = usage.all_types_key("")
@@ -181,22 +187,18 @@ SELECT {now}, COALESCE((SELECT MAX("id") FROM "perfectqueue_task"), 0), COALESCE
 ), 0)
 """
 OLDEST_TASK = 'SELECT MIN("id") FROM "perfectqueue_task"'
-STORED = """
-SELECT "queue", COUNT(*) FROM "perfectqueue_task"
-WHERE "id" > %(after)s AND "id" <= %(until)s GROUP BY "queue"
-"""
 
 
 @retry_transaction
 def count_submitted(upto: int, *, using: str, now: Now = None) -> int:
     """
-    Count by queue the tasks stored with an id up to this one and not counted yet; return the
-    newest id.
+    Count by queue the tasks stored with an id up to this one and not counted yet, each in the
+    minute of its submit; return the newest id.
 
     Submits pay nothing for it. ``upto`` is what the caller got from it a minute ago, so that
     transactions open then have ended, and their tasks are counted, too. Several hosts may do so
     at once: the total of COUNTED_KEY is locked, and says how far it has been done. Beyond
-    COUNTED ids it is an estimate, from the last of them. Tasks that were purged meanwhile are not
+    COUNTED ids it is an estimate, from some of them. Tasks that were purged meanwhile are not
     counted.
     """
     with reading(using) as db:
@@ -209,29 +211,41 @@ def count_submitted(upto: int, *, using: str, now: Now = None) -> int:
         if counted < upto:
             # The first time what was purged before is no part of it.
             [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
-            found = stored(db, min(upto, max(counted, (oldest or 0) - 1)), upto)
-            usage.write(
-                db, Bucket.MINUTE, usage.start_of(Bucket.MINUTE, db.dialect.moment(moment)), found
-            )
-            found[COUNTED_KEY] = usage.Tally(submitted=upto - counted)
-            usage.write(db, Bucket.TOTAL, usage.EPOCH, found)
+            total = Counter[str]()
+            after = min(upto, max(counted, (oldest or 0) - 1))
+            since = usage.start_of(Bucket.MINUTE, db.dialect.moment(moment) - COUNTED_LATE)
+            for start, found in stored(db, after, upto, since).items():
+                usage.write(db, Bucket.MINUTE, start, submits(found))
+                total += found
+            own = {COUNTED_KEY: usage.Tally(submitted=upto - counted)}
+            usage.write(db, Bucket.TOTAL, usage.EPOCH, own | submits(total))
     return int(newest)
 
 
-def stored(db: Session, after: int, until: int) -> dict[usage.UsageKey, usage.Tally]:
-    """
-    Return how many tasks of each queue have an id above the one and up to the other.
+def submits(counts: Mapping[str, int]) -> dict[usage.UsageKey, usage.Tally]:
+    return {
+        usage.all_types_key(queue): usage.Tally(submitted=count) for queue, count in counts.items()
+    }
 
-    Of more than COUNTED ids the last ones stand for all.
+
+def stored(db: Session, after: int, until: int, since: datetime) -> dict[datetime, Counter[str]]:
+    """
+    Return how many tasks of each queue have an id above the one and up to the other, by the start
+    of the minute in which they were submitted, or where that is earlier ``since``.
+
+    Of more than COUNTED ids PARTS of them, evenly apart, stand for all.
     """
     length = until - after
-    size = min(length, COUNTED)
-    rows = db.rows(STORED, {"after": until - size, "until": until})
-    whole = length / max(1, size)
-    return {
-        usage.all_types_key(queue): usage.Tally(submitted=round(count * whole))
-        for queue, count in rows
-    }
+    parts = PARTS if length > COUNTED else 1
+    size = min(length, COUNTED) // parts
+    ends = [until - length * number // parts for number in range(parts)]
+    some = reduce(or_, [Q(pk__gt=end - size, pk__lte=end) for end in ends])
+    minute = TruncMinute("created_at", tzinfo=db.cursor.db.timezone)
+    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(some).order_by()
+    found = defaultdict[datetime, Counter[str]](Counter)
+    for queue, start, count in rows.values_list("queue", minute).annotate(Count("pk")):
+        found[max(start, since)][queue] += round(count * length / (size * parts))
+    return found
 
 
 def roll_up(*, using: str, keep: float | None, now: Now = None) -> None:

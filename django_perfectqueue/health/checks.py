@@ -11,7 +11,7 @@ from django.db import Error, connections
 from django_perfectqueue.conf import options
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
-from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.inspection.why_waiting import workers_staying
 from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, Limit, Task, Worker
@@ -22,7 +22,7 @@ from django_perfectqueue.store.database.transaction import unmigrated
 from django_perfectqueue.store.limits.meters import known_limits
 from django_perfectqueue.store.records.counts import LATEST, names
 
-from .queues import named_queues, parked_types
+from .queues import DRAINED, named_queues, parked_types
 from .tables import lacks_tables
 
 OVERDUE = 60.0
@@ -97,13 +97,13 @@ def findings(
 
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
-    workers = workers_serving(using=using)
-    serving = [worker.queues for worker in workers]
+    staying = workers_staying(using=using)
+    workers = [worker for worker in staying if not worker.draining]
     asked = queues or named_queues(using)
     others = [] if queues else [name for name in names(using=using).queues if name not in asked]
     for queue, wait in oldest_due([*asked, *others], using=using).items():
         if queue in asked or wait is not None:
-            yield check_workers(queue, sum(queue in names for names in serving))
+            yield check_workers(queue, staying)
             yield check_oldest(queue, wait, oldest)
             yield from check_headroom(queue, wait, oldest, workers)
     yield check_handlers(queues, using)
@@ -123,10 +123,13 @@ def last_drift(using: str) -> float | None:
     return None if row is None else float((row[0] - row[1]).total_seconds())
 
 
-def check_workers(queue: str, count: int) -> Finding:
+def check_workers(queue: str, staying: Sequence[Worker]) -> Finding:
+    here = [worker for worker in staying if queue in worker.queues]
+    count = sum(not worker.draining for worker in here)
     known = {"queue": queue, "workers": count}
     if not count:
-        return Finding("workers", False, f"No worker serves queue '{queue}'.", known)
+        sentence = DRAINED % queue if here else f"No worker serves queue '{queue}'."
+        return Finding("workers", False, sentence, known)
     serve = "worker serves" if count == 1 else "workers serve"
     return Finding("workers", True, f"{count} {serve} queue '{queue}'.", known)
 

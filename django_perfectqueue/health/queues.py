@@ -12,7 +12,7 @@ from django.db.models import Exists, F, OuterRef, Sum
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
-from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.inspection.why_waiting import workers_staying
 from django_perfectqueue.inspection.workers import AT_ONCE, WORKERS
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
@@ -21,6 +21,10 @@ from django_perfectqueue.store.records.counts import COUNTED, LATEST, QUEUES, Co
 from django_perfectqueue.store.records.usage import start_of
 from django_perfectqueue.store.records.usage_read import COUNTED_AFTER
 
+DRAINED = (
+    "The workers of queue '%s' are drained: pq_status workers --undrain HOST has them take tasks"
+    " again."
+)
 RATE_MINUTES = 5
 USERS = 10
 
@@ -36,7 +40,8 @@ class QueueFigures:
     ``oldest`` is the seconds that its oldest task that may start has been due for. Each status
     is that of ``Task.status``; ``parked`` are those of the scheduled that wait for a worker
     that knows their type. What waits is counted up to COUNTED + 1; with ``is_bounded`` there
-    may be more of the others.
+    may be more of the others. It ``is_drained`` where it needs a worker and those that it has are
+    drained.
 
     What happened a minute is of five minutes: ``finished_a_minute`` of the last five,
     ``submitted_a_minute`` and ``growth_a_minute``, by how many more tasks were submitted than
@@ -63,6 +68,7 @@ class QueueFigures:
     processors: int = 0
     paused: bool = False
     is_named: bool = False
+    is_drained: bool = False
     unknown_types: list[str] = field(default_factory=list)
 
     @property
@@ -172,10 +178,14 @@ def served(workers: Iterable[models.Worker]) -> list[str]:
 
 def unserved(queues: Iterable[str], *, using: str) -> Iterator[str]:
     """Yield a sentence for each queue that no worker serves now, and that no setting names."""
-    known = {*named_queues(using), *served(workers_serving(using=using))}
+    staying = workers_staying(using=using)
+    known = {*named_queues(using), *served(one for one in staying if not one.draining)}
+    drained = served(staying)
     for queue in sorted({*queues} - known):
         yield (
-            f"No worker serves queue '{queue}', and no setting names it: start one by"
+            DRAINED % queue
+            if queue in drained
+            else f"No worker serves queue '{queue}', and no setting names it: start one by"
             f" pq_worker --queue {queue}."
         )
 
@@ -192,8 +202,9 @@ def overview(
     dozen statements at most, each of a bounded number of rows.
     """
     known = names(using=using)
-    serving = models.Worker.objects.using(using).serving(known.now).order_by("-seen_at")
-    workers = list(serving.defer("routes_text", "schedules_text")[:WORKERS])
+    rows = models.Worker.objects.using(using).staying(known.now)
+    staying = list(rows.defer("routes_text", "schedules_text")[:WORKERS])
+    workers = [worker for worker in staying if not worker.draining]
     settings = named_queues(using)
     found = list(dict.fromkeys([*settings, *served(workers), *known.queues]))[:QUEUES]
     found = found if queue is None else [queue]
@@ -207,6 +218,7 @@ def overview(
         one.oldest = oldest[one.name]
         one.paused = known.is_paused(one.name)
         one.is_named = one.name in settings
+        one.is_drained = one.is_unserved and one.name in served(staying)
         one.unknown_types = sorted(type_ for queue, type_ in unknown if queue == one.name)
     points = [(start, tally) for _queue, start, tally in minutes]
     return Overview(

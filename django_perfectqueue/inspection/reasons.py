@@ -57,6 +57,13 @@ class Code(models.TextChoices):
     SCHEDULED = "scheduled", _("It is due in %(wait)s.")
     RETRYING = "retrying", _("An attempt did not finish it; it is due again in %(wait)s.")
     NO_WORKER = "no_worker", _("No worker serves queue '%(name)s'.")
+    DRAINED = (
+        "drained",
+        _(
+            "The workers of queue '%(name)s' are drained. Undrain on the page of the workers, or"
+            " pq_status workers --undrain, has them take tasks again."
+        ),
+    )
     UNKNOWN_TYPE = "unknown_type", _("No worker that serves its queue knows the type '%(name)s'.")
     STALLED = "stalled", _("Its lease ran out %(wait)s ago; the next free processor takes it.")
     USER_PAUSED = "user_paused", _("Its user is paused.")
@@ -111,8 +118,9 @@ class Reason:
     - ``sleeping``: the end of its sleep
     - ``expired``: its time has passed, and no worker has closed it yet
     - ``scheduled``, ``retrying``: its time, at first or after an attempt; ``name`` is its queue
-      where no worker serves that
+      where that is ``unserved``: *no_worker* or *drained*
     - ``no_worker``: no worker serves its queue
+    - ``drained``: the workers of its queue are drained
     - ``unknown_type``: no such worker knows its type
     - ``stalled``: its lease has run out, and no processor has taken it yet
     - ``user_paused``: its user is paused
@@ -141,6 +149,7 @@ class Reason:
     note: str = ""
     position: int | None = None
     lanes: int | None = None
+    unserved: str = ""
 
     @property
     def sentence(self) -> str:
@@ -153,10 +162,8 @@ class Reason:
             return describe_paused(self)
         if self.since:
             return describe_wait(self, self.since)
-        codes = [self.code]
-        if self.name and self.code in (Code.SCHEDULED, Code.RETRYING):
-            codes.append(Code.NO_WORKER)
-        return " ".join(str(code.label) for code in codes) % {
+        codes = filter(None, [self.code, self.unserved])
+        return " ".join(str(Code(code).label) for code in codes) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
             "wait": long_duration(abs(self.wait or 0.0)),

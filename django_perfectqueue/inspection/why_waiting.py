@@ -43,13 +43,18 @@ def why_waiting(task: models.Task, *, using: str, now: datetime | None = None) -
 
 def workers_serving(*, using: str) -> Sequence[models.Worker]:
     """Return the workers that take tasks, those seen last first."""
+    return [worker for worker in workers_staying(using=using) if not worker.draining]
+
+
+def workers_staying(*, using: str) -> Sequence[models.Worker]:
+    """Return the workers that take tasks, and after these those that are drained."""
     now = models.Worker.objects.using(using).values_list(ServerNow(), flat=True).first()
-    return () if now is None else list(serving(using, now))
+    return () if now is None else list(staying(using, now))
 
 
-def serving(using: str, now: datetime) -> models.WorkerQuerySet:
-    rows = models.Worker.objects.using(using).serving(now).order_by("-seen_at")
-    return rows.only("queues_text", "routes_text", "states_text", "problem")[:WORKERS]
+def staying(using: str, now: datetime) -> models.WorkerQuerySet:
+    rows = models.Worker.objects.using(using).staying(now)
+    return rows.only("queues_text", "routes_text", "states_text", "problem", "draining")[:WORKERS]
 
 
 class Rows(Subquery):
@@ -171,21 +176,19 @@ class Case:
         if self.ticket.is_parked:
             return
         code = Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED
-        unserved = [one.name for one in held if one.code == Code.NO_WORKER]
-        yield replace(self.timed(code), name="".join(unserved))
+        for one in held:
+            if one.code != Code.UNKNOWN_TYPE:
+                yield replace(self.timed(code), name=one.name, unserved=one.code)
+        yield self.timed(code)
 
     def by_workers(self) -> Iterator[Reason]:
-        listening = list(self.listening())
+        here = [one for one in staying(self.using, self.now) if self.task.queue in one.queues]
+        listening = {worker.routes_text for worker in here if not worker.draining}
         if not listening:
-            yield Reason(code=Code.NO_WORKER, name=self.task.queue)
-        elif not any(may_know(routes, self.task.type) for routes in set(listening)):
+            code = Code.DRAINED if here else Code.NO_WORKER
+            yield Reason(code=code, name=self.task.queue)
+        elif not any(may_know(routes, self.task.type) for routes in listening):
             yield Reason(code=Code.UNKNOWN_TYPE, name=self.task.type)
-
-    def listening(self) -> Iterator[str]:
-        """Yield the routes of the workers that serve its queue."""
-        for worker in serving(self.using, self.now):
-            if self.task.queue in worker.queues:
-                yield worker.routes_text
 
     def by_a_lapsed_lease(self) -> Iterator[Reason]:
         if self.ticket.state == models.State.RUNNING:

@@ -73,9 +73,13 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Keep workers that reported lately."""
         return self.filter(seen_at__gt=now - UNSEEN)
 
+    def staying(self, now: datetime) -> WorkerQuerySet:
+        """Keep those of them that do not leave: first those that take tasks, then drained ones."""
+        return self.seen(now).filter(leaving=False).order_by("draining", "-seen_at")
+
     def serving(self, now: datetime) -> WorkerQuerySet:
         """Keep those of them that take tasks."""
-        return self.seen(now).filter(leaving=False, draining=False)
+        return self.staying(now).filter(draining=False)
 
 
 @readable()

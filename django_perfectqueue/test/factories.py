@@ -20,7 +20,7 @@ from django_perfectqueue.store.values import Now
 LATER = 3600.0
 AGO = timedelta(seconds=7200)
 MANY = 100
-NO_WORKERS = (Code.NO_WORKER, Code.UNKNOWN_TYPE)
+NO_WORKERS = (Code.NO_WORKER, Code.DRAINED, Code.UNKNOWN_TYPE)
 
 numbers = itertools.count(1)
 

@@ -4,10 +4,11 @@ from urllib.parse import urlencode
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Change, Limit, QueueShare
+from django_perfectqueue.models import Change, Limit, QueueShare, Worker
 from django_perfectqueue.queue import Queue
 
 from ..factories import register, submit
+from ..management.running import run, run_json
 from .forms import press
 from .staff import AdminTestCase, staff
 
@@ -30,6 +31,16 @@ class QueuesTests(AdminTestCase):
         self.assertEqual([row["name"] for row in page.context["rows"]], ["reports", "default"])
         self.assertContains(page, "no worker", 1)
         self.assertContains(self.client.get(self.one("default")), "one:7")
+
+    def test_it_shows_whose_workers_are_drained(self):
+        register("default", now=None)
+        Worker.objects.update(draining=True)
+        page = self.client.get(QUEUES)
+        self.assertNotContains(page, "no worker")
+        self.assertContains(page, '<a href="/admin/perfectqueue/worker/">drained</a>', 1)
+        self.assertRegex(run("pq_queue", "list"), r"\ndefault .* drained\n")
+        [shown] = run_json("pq_queue", "list")
+        self.assertEqual((shown["is_drained"], shown["workers"]), (True, 0))
 
     def test_a_weight_is_edited_in_place_and_kept_in_the_changes(self):
         self.send("save", **{"weight-0": "2"})

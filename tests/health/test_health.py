@@ -78,6 +78,15 @@ class CommandTests(HealthTestCase):
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
         refused(self, "pq_status", "health", "--queue", "mail")
 
+    def test_who_would_serve_a_queue_but_is_drained_is_said_with_the_way_back(self):
+        register("default", now=None)
+        run("pq_status", "workers", "--drain", "one")
+        reported = refused(self, "pq_status", "health", "--queue", "default")
+        self.assertIn("The workers of queue 'default' are drained: pq_status workers", reported)
+        self.assertNotIn("No worker serves", reported)
+        run("pq_status", "workers", "--undrain", "one")
+        self.assertIn("1 worker serves", run("pq_status", "health", "--queue", "default"))
+
     def test_a_type_that_no_worker_knows_fails_it_after_a_minute(self):
         register("default", now=None)
         submit("k1", type="ghost", now=None)

@@ -10,7 +10,17 @@ from django.utils import translation
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import NotFoundError, SuspendedError
 from django_perfectqueue.inspection import reasons, why_waiting
-from django_perfectqueue.models import UNSEEN, Account, FairShare, Limit, Meter, State, Step, Ticket
+from django_perfectqueue.models import (
+    UNSEEN,
+    Account,
+    FairShare,
+    Limit,
+    Meter,
+    State,
+    Step,
+    Ticket,
+    Worker,
+)
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.test.inline_runner import HeldTask
@@ -186,6 +196,22 @@ class WorkerTests(WaitingTestCase):
         self.assert_why(task, "scheduled", sentence, name="reports")
         register("reports")
         self.assert_why(task, "scheduled", "It is due in 1 min 0 s.", name="")
+
+    def test_the_workers_of_its_queue_are_drained(self):
+        due, later = submit("k1"), submit("k2", run_at=60)
+        ids = list(Worker.objects.values_list("pk", flat=True))
+        store.records.drain(ids, True, using="default")
+        sentence = (
+            "The workers of queue 'default' are drained. Undrain on the page of the workers, or"
+            " pq_status workers --undrain, has them take tasks again."
+        )
+        self.assert_why(due, "drained", sentence, name="default")
+        said = f"It is due in 1 min 0 s. {sentence}"
+        self.assert_why(later, "scheduled", said, name="default", unserved="drained")
+        self.assertEqual(self.why(due, NOON + UNSEEN).code, "no_worker")
+        register()
+        self.assertEqual(self.why(due).code, "position")
+        self.assert_why(later, "scheduled", "It is due in 1 min 0 s.", name="")
 
     def test_a_worker_that_is_gone_listens_no_more(self):
         task = submit("k1")

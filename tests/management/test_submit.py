@@ -10,7 +10,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 from django.utils.timezone import now as clock
 
 from django_perfectqueue.management.terminal import point
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import Task, Worker
 from django_perfectqueue.queue import Queue
 from tests.factories import register, running, submit
 
@@ -371,6 +371,10 @@ class DoubtTests(TestCase):
         )
         self.assertNotIn("No", reported("fail"))
         self.assertIn("No worker serves queue 'mial'", reported("fail", "--queue", "mial"))
+        register("mial", now=None)
+        Worker.objects.update(draining=True)
+        told = reported("fail", "--queue", "mial", "--on-conflict", "ignore")
+        self.assertIn("The workers of queue 'mial' are drained: pq_status", told)
         register(now=None)
         self.assertIn("knows the type 'reprot'. Did you mean 'report'?", reported("reprot"))
         self.assertNotIn("knows the type", reported("report"))

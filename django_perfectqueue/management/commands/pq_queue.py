@@ -51,7 +51,7 @@ def pause_facts(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> Fact
 def marks(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> str:
     """Return what is wrong with a queue, or that it is paused."""
     found = [f"no handler for {type_}" for type_ in queue.unknown_types]
-    found += ["no worker"] if queue.is_unserved else []
+    found += ["drained" if queue.is_drained else "no worker"] if queue.is_unserved else []
     found += ["late"] if queue.is_late else []
     found += [paused_terms(paused[queue.name])] if queue.name in paused else []
     return ", ".join(found)

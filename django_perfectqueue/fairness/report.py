@@ -20,8 +20,9 @@ WINDOWS = {
     "day": (timedelta(days=1), Bucket.HOUR),
 }
 COUNTED = 1_000
-MOST = 50
+MOST, KNOWN = 50, 100
 LINES = 1_000
+WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +83,17 @@ def balance(
     user: str | None = None,
     also: Collection[str] = (),
     among: Collection[str] | None = None,
+    by: str = "received",
     now: datetime | None = None,
 ) -> Balance:
     """
     Return what each user received in the last minute, hour or day.
 
-    Those who received most come first. Beyond ``top``, or but for the ``user`` that was
-    asked for, all are summed up as the others. The window begins with a whole minute, of the last
-    day with a whole hour, so it is longer by up to one of them. The users in ``also`` are listed
-    even if they received nothing; where users are given as ``among``, the others are left out.
+    Those who received most come first, or ``by`` "waiting" those of whom most waits. Beyond
+    ``top``, or but for the ``user`` that was asked for, all are summed up as the others. The window
+    begins with a whole minute, of the last day with a whole hour, so it is longer by up to one of
+    them. The users in ``also`` are listed even beyond ``top``, or if they received nothing; where
+    users are given as ``among``, the others are left out.
 
     Raise ValueError for another window.
     """
@@ -103,12 +106,14 @@ def balance(
         since = start_of(unit, until - length)
         with reading(using) as db:
             found = received(db, queue, since, until + timedelta(seconds=1), USERS)
-        tallies = {UsageKey(queue, others=False, user=name): Tally() for name in also} | found
+        line = [*also, *(users_in_line(queue, using=using) if by == WAITING else ())]
+        tallies = {UsageKey(queue, others=False, user=name): Tally() for name in line} | found
         if among is not None:
             tallies = {key: tallies[key] for key in tallies if not key.others and key.user in among}
-        chosen, rest = parted(tallies, top, user)
         total = Tally.sum(tallies.values())
         with reading(using) as db:
+            waiting = standings(db, queue, line, COUNTED) if by == WAITING else {}
+            chosen, rest = parted(tallies, top, user, also, waiting)
             facts = standings(db, queue, [key.user for key in chosen], COUNTED)
         shares = [
             share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
@@ -122,18 +127,23 @@ def balance(
 
 
 def parted(
-    tallies: Mapping[UsageKey, Tally], top: int | None, user: str | None
+    tallies: Mapping[UsageKey, Tally],
+    top: int | None,
+    user: str | None,
+    also: Collection[str],
+    waiting: Mapping[str, Standing],
 ) -> tuple[dict[UsageKey, Tally], dict[UsageKey, Tally]]:
-    """Return the tallies to list, the largest first, and the others."""
+    """Return the tallies to list, those of whom most is waiting and the largest first; the rest."""
 
-    def size(key: UsageKey) -> tuple[float, float, str]:
-        tally = tallies[key]
-        return -tally.seconds, -tally.entitled, key.user
+    def size(key: UsageKey) -> tuple[float, float, float, str]:
+        tally, standing = tallies[key], waiting.get(key.user, {"waiting": 0})
+        return -standing["waiting"], -tally.seconds, -tally.entitled, key.user
 
     named = sorted((key for key in tallies if not key.others), key=size)
     if user is not None:
         named = [key for key in named if key.user == user]
-    chosen = {key: tallies[key] for key in named[:top]}
+    listed = {*named[:top], *(key for key in named if key.user in also)}
+    chosen = {key: tallies[key] for key in named if key in listed}
     return chosen, {key: tally for key, tally in tallies.items() if key not in chosen}
 
 
@@ -169,13 +179,13 @@ def held(tally: Tally) -> str:
 
 def known_users(queue: str, *, using: str) -> list[str]:
     """
-    Return up to MOST users of a queue: first those who are paused or have a share of their own,
+    Return up to KNOWN users of a queue: first those who are paused or have a share of their own,
     then those with a line, in the order of service.
     """
     shares = FairShare.objects.using(using).filter(queue__in=[queue, ""]).exclude(user=EVERYONE)
-    named = shares.order_by("-paused", "-user").values_list("user", flat=True)[:MOST]
+    named = shares.order_by("-paused", "-user").values_list("user", flat=True)[:KNOWN]
     found = with_retries(lambda: [*named, *users_in_line(queue, using=using)], using=using)
-    return list(dict.fromkeys(found))[:MOST]
+    return list(dict.fromkeys(found))[:KNOWN]
 
 
 def users_in_line(queue: str, *, using: str) -> list[str]:

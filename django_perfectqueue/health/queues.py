@@ -21,10 +21,7 @@ from django_perfectqueue.store.records.counts import COUNTED, LATEST, QUEUES, Co
 from django_perfectqueue.store.records.usage import start_of
 from django_perfectqueue.store.records.usage_read import COUNTED_AFTER
 
-DRAINED = (
-    "The workers of queue '%s' are drained: pq_status workers --undrain HOST has them take tasks"
-    " again."
-)
+DRAINED = "The workers of queue '%s' are drained: see pq_status workers --undrain."
 RATE_MINUTES = 5
 USERS = 10
 

@@ -59,10 +59,7 @@ class Code(models.TextChoices):
     NO_WORKER = "no_worker", _("No worker serves queue '%(name)s'.")
     DRAINED = (
         "drained",
-        _(
-            "The workers of queue '%(name)s' are drained. Undrain on the page of the workers, or"
-            " pq_status workers --undrain, has them take tasks again."
-        ),
+        _("The workers of queue '%(name)s' are drained: see pq_status workers --undrain."),
     )
     UNKNOWN_TYPE = "unknown_type", _("No worker that serves its queue knows the type '%(name)s'.")
     STALLED = "stalled", _("Its lease ran out %(wait)s ago; the next free processor takes it.")

@@ -176,10 +176,11 @@ class Case:
         if self.ticket.is_parked:
             return
         code = Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED
+        reason = self.timed(code)
         for one in held:
             if one.code != Code.UNKNOWN_TYPE:
-                yield replace(self.timed(code), name=one.name, unserved=one.code)
-        yield self.timed(code)
+                reason = replace(reason, name=one.name, unserved=one.code.value)
+        yield reason
 
     def by_workers(self) -> Iterator[Reason]:
         here = [one for one in staying(self.using, self.now) if self.task.queue in one.queues]

@@ -13,7 +13,7 @@ from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from django_perfectqueue.fairness.report import WINDOWS
+from django_perfectqueue.fairness.report import WAITING, WINDOWS
 from django_perfectqueue.health.checks import seconds
 from django_perfectqueue.lib.checks import LARGEST, whole
 from django_perfectqueue.lib.durations import rate_in, seconds_in, time_to_come
@@ -114,6 +114,7 @@ TEXT = """
                       (default: as its handler says).
 --batch BATCH         Only tasks of this batch, by its name.
 --burst               Stop when no task is due.
+--by ORDER            What is first: who received most (received), or of whom most is waiting.
 --catch-up N          How many missed ticks to submit besides the latest (0), or all.
 --concurrency N       How many tasks a processor runs at once, if it is thread or async.
 --cron EXPRESSION     Five fields, six with seconds first, or a nickname such as @daily.
@@ -247,6 +248,7 @@ TYPES: Mapping[str, Callable[[str], object]] = {
     "--jitter --time-limit --unique-for": or_none(span),
 }
 WORDS: Mapping[str, Words] = {
+    "--by": {"choices": ("received", WAITING), "default": "received"},
     "--expect": {"dest": "expected_at"},
     "--expires": {"dest": "expires_at"},
     "--in": {"dest": "run_at"},

@@ -113,6 +113,33 @@ class UsersTests(UsersCase):
         self.assertEqual(len(self.statements(USERS)), few)
         self.assertEqual(len(self.rows()), 47)
 
+    def test_those_of_whom_most_waits_come_first_where_that_is_asked_for(self):
+        add(**{f"user-{number:02}": 1.0 + number for number in range(60)})
+        submit_many(3, user="late", now=None)
+        submit_many(2, user="user-00", now=None)
+        store.upkeep.wake_forgotten_lanes(using="default")
+
+        self.assertIn("user-59", next(iter(self.rows())))
+        response = self.client.get(USERS, {"by": "waiting", "over": "day"})
+        names = [row["name"] for row in response.context["rows"]]
+        self.assertEqual(names[:3], ["late", "user-00", "user-59"])
+        self.assertContains(response, "?over=day&amp;queue=default&amp;by=received")
+        self.assertContains(response, "?over=minute&amp;queue=default&amp;by=waiting")
+
+    def test_none_who_is_paused_is_cut_away(self):
+        add(**{f"user-{number:02}": 1.0 for number in range(60)})
+        paused = {f"paused-{number:02}" for number in range(60)}
+        for user in paused:
+            set_share(user, paused=True)
+
+        for by in ("received", "waiting"):
+            rows = self.rows(by=by)
+            self.assertLessEqual(paused | {"*"}, rows.keys())
+            self.assertEqual(len([name for name in rows if name and "user" in name]), 50, by)
+        number = self.number("paused-59")
+        self.send("save", **{f"weight-{number}": "4"})
+        self.assertEqual(FairShare.objects.get(user="paused-59").weight, 4.0)
+
     def test_values_are_edited_in_place(self):
         submit(user="ann", now=None)
         acquire(now=None)

@@ -82,7 +82,7 @@ class CommandTests(HealthTestCase):
         register("default", now=None)
         run("pq_status", "workers", "--drain", "one")
         reported = refused(self, "pq_status", "health", "--queue", "default")
-        self.assertIn("The workers of queue 'default' are drained: pq_status workers", reported)
+        self.assertIn("The workers of queue 'default' are drained: see pq_status workers", reported)
         self.assertNotIn("No worker serves", reported)
         run("pq_status", "workers", "--undrain", "one")
         self.assertIn("1 worker serves", run("pq_status", "health", "--queue", "default"))

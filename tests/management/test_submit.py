@@ -374,7 +374,7 @@ class DoubtTests(TestCase):
         register("mial", now=None)
         Worker.objects.update(draining=True)
         told = reported("fail", "--queue", "mial", "--on-conflict", "ignore")
-        self.assertIn("The workers of queue 'mial' are drained: pq_status", told)
+        self.assertIn("The workers of queue 'mial' are drained: see pq_status", told)
         register(now=None)
         self.assertIn("knows the type 'reprot'. Did you mean 'report'?", reported("reprot"))
         self.assertNotIn("knows the type", reported("report"))

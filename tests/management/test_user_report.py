@@ -44,6 +44,21 @@ class SharesTests(TestCase):
         self.assertRegex(out, r"\n  cem .* 50.0% .*\n  \(others\) .* 50.0% +0.0% +4 ")
         self.assertNotIn("(others)", run("pq_user", "report", "--first", "0"))
 
+    def test_those_of_whom_most_waits_come_first_where_that_is_asked_for(self):
+        add(ann=9.0, gold=1.0)
+        submit_many(3, user="gold", now=None)
+        store.upkeep.wake_forgotten_lanes(using="default")
+
+        [found] = run_json("pq_user", "report", "--by", "waiting")
+        waiting = {one["user"]: one["waiting"] for one in found["shares"]}
+        self.assertEqual(next(iter(waiting)), "gold")
+        self.assertEqual(list(waiting.values()), sorted(waiting.values(), reverse=True))
+        self.assertEqual(waiting.keys(), {"ann", "basic", "gold", "idle"})
+        out = run("pq_user", "report", "--by", "waiting", "--first", "1")
+        self.assertRegex(out, r"\n  gold .*\n  \(others\) ")
+        self.assertRegex(run("pq_user", "report"), r"received .*\n  ann ")
+        self.assertIn("'age'", refused(self, "pq_user", "report", "--by", "age"))
+
     def test_one_user_is_asked_for(self):
         add(ann=1.0, bob=2.0)
 

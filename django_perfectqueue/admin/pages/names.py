@@ -48,6 +48,8 @@ from .limits import RuleAdmin, pause_all_of
 
 # The note of a pause begins so where all queues were paused at once.
 MAINTENANCE = "Maintenance"
+# A page has so many rows: more fields than Django takes of a form are none of it.
+ROWS = MOST + report.KNOWN + 1
 TRAIL = 20
 
 
@@ -142,11 +144,11 @@ class NamedRows(RuleAdmin):
         if "save" in request.POST:
             self.save_rows(request)
         elif {"pause", "unpause"} & set(request.POST):
-            names = request.POST.getlist("chosen")[:MOST]
+            names = request.POST.getlist("chosen")[:ROWS]
             self.pause_as_asked(request, self.checked(request, names, self.may_pause(request)))
 
     def save_rows(self, request: HttpRequest) -> None:
-        keys = [f"name-{number}" for number in range(MOST + 1)]
+        keys = [f"name-{number}" for number in range(ROWS)]
         names = [request.POST[key] for key in keys if key in request.POST]
         may_change = self.has_change_permission(request)
         rules = self.rules(request, self.checked(request, names, may_change))
@@ -296,6 +298,7 @@ def counted(queue: QueueFigures, count: int) -> object:
 TASKS = 20
 HELD_BACK = frozenset(LIVE) - {Status.RUNNING}
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
+ORDERS = {"received": _("by received"), report.WAITING: _("by waiting")}
 HELD = {"capped": _("at its limit"), "limited": _("behind a limit")}
 
 
@@ -316,7 +319,7 @@ class UserAdmin(NamedRows):
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         queue, over = chosen_queue(request), request.GET.get("over", "hour")
         over = over if over in WINDOWS else "hour"
-        scope = scope_of(request)
+        by, scope = request.GET.get("by", "received"), scope_of(request)
         if name is not None:
             known = [name]
         elif scope is not None:
@@ -333,11 +336,13 @@ class UserAdmin(NamedRows):
             user=name,
             also=known,
             among=scope,
+            by=by,
             now=tasks[0].clock if tasks else None,
         )
         shares = [one for one in found.shares if name is None or not one.others]
         rules = self.rules(request, [one.user for one in shares if not one.others])
-        asked = {} if name is None else {"user": name}
+        asked = {"over": over, "queue": queue} | ({"by": by} if name is None else {"user": name})
+        queues = {one: printable(one) for one in sorted({queue, *queues_of(request)})}
         largest = max((max(one.entitled, one.received) for one in shares), default=0.0) or 1.0
         return {
             "subtitle": printable(queue) if name is None else cells.user_name(name),
@@ -346,13 +351,9 @@ class UserAdmin(NamedRows):
                 for number, one in enumerate(shares)
             ],
             "tabs": [
-                cells.tabs(OVER, over, asked | {"queue": queue}, "over"),
-                cells.tabs(
-                    {one: printable(one) for one in sorted({queue, *queues_of(request)})},
-                    queue,
-                    asked | {"over": over},
-                    "queue",
-                ),
+                cells.tabs(OVER, over, asked, "over"),
+                cells.tabs(queues, queue, asked, "queue"),
+                cells.tabs(ORDERS if name is None else {}, by, asked, "by"),
             ],
             "is_not_recorded": options().USAGE_TIME == 0,
             "kept": {"queue": queue},

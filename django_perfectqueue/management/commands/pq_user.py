@@ -112,7 +112,8 @@ def report(command: NounCommand, options: CommandOptions) -> None:
     """Show what each user was entitled to and received, and how long it waited."""
     over, user = options["over"], options["name"]
     queue, using = command.queue.name, command.queue.using
-    found = balance(queue, over=over, using=using, top=command.first or None, user=user)
+    top, by = command.first or None, options["by"]
+    found = balance(queue, over=over, using=using, top=top, user=user, by=by)
     if command.as_json:
         command.print_json({"over": over, **asdict(found)})
     elif not found.shares:
@@ -207,7 +208,7 @@ class Command(RuleCommand):
     metavar = "USER"
     name_help = "For whom the tasks run; '*': for all who have no share of their own."
     examples = (
-        "pq_user report --over hour",
+        "pq_user report --over hour --by waiting",
         "pq_user show acme",
         "pq_user set acme --weight 3 --max-running 10",
         "pq_user pause acme --unpause-at 1h --note 'ticket 812'",
@@ -222,7 +223,7 @@ class Command(RuleCommand):
         "pause": Subcommand(pause, "*", flags=f"{NAMED} {PAUSE}"),
         "unpause": Subcommand(unpause, "*", flags=NAMED),
         "forget": Subcommand(forget, "+", flags=MANY),
-        "report": Subcommand(report, flags="name? --queue --over --first"),
+        "report": Subcommand(report, flags="name? --queue --over --first --by"),
     }
 
     def owners(self) -> Iterator[CommandOptions]:

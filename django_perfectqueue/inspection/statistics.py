@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta, timezone
+from typing import NamedTuple
 
 from django.db.models import Exists, Q
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Bucket, DeadLetter, Outcome, Usage, Worker
+from django_perfectqueue.lib import durations
+from django_perfectqueue.models import Bucket, Change, DeadLetter, Outcome, Usage
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.records import Tally, UsageKey
-from django_perfectqueue.store.records.counts import LATEST
+from django_perfectqueue.store.records.counts import LATEST, names
 from django_perfectqueue.store.records.usage import (
     ENDINGS,
     MOST_TYPES,
@@ -23,8 +25,6 @@ from django_perfectqueue.store.records.usage import (
     type_key,
 )
 from django_perfectqueue.store.records.usage_read import series, sums
-
-from .workers import WORKERS
 
 COUNTED = 10_000
 # Of each group of failures its number, and the time of the latest.
@@ -176,9 +176,10 @@ def types_of(queues: Collection[str], spans: Q, *, using: str) -> dict[UsageKey,
     return {key: made(key, tally) for key, tally in found.items() if tally.ended}
 
 
-def failed_groups(since: datetime, *, using: str) -> Groups:
-    """Return why tasks failed since then, by group, of the LATEST newest."""
-    letters = DeadLetter.objects.using(using).filter(status=Outcome.FAILED, ended_at__gt=since)
+def failed_groups(since: datetime, until: datetime = durations.LATEST, *, using: str) -> Groups:
+    """Return why tasks failed between two times, by group, of the LATEST newest."""
+    letters = DeadLetter.objects.using(using).filter(status=Outcome.FAILED)
+    letters = letters.filter(ended_at__gt=since, ended_at__lt=until)
     newest = letters.order_by("-ended_at").values_list("group", "ended_at")[:LATEST]
     rows = list(reversed(newest))
     number = Counter(group for group, _at in rows)
@@ -220,18 +221,19 @@ def span_of(day: date) -> tuple[datetime, datetime]:
 
 HOUR = timedelta(hours=1)
 LONGEST = timedelta(days=1)
-GROUPS = 20
+GROUPS, RELEASES = 20, 5
 # A type is worse from so many bad attempts, or attempts before and after, and so much more on.
 BAD, ATTEMPTS, WORSE = 3, 10, 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """A release of the site: since when workers of it run, and which queues they serve."""
+class Release(NamedTuple):
+    """A release of the site: when a worker of it was first seen, and one of the next release."""
 
+    id: int
     name: str
+    after: Mapping[str, Sequence[str]] | None
     began: datetime
-    queues: frozenset[str]
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,47 +270,36 @@ class SinceRelease:
     types: list[TypeChange]
 
 
-def newest_release(*, using: str) -> Release | None:
-    """Return the release that began last, of the workers that live; None where none names one."""
-    rows = Worker.objects.using(using).seen(store.records.clock(using=using))
-    return newest_of(rows.order_by("-seen_at")[:WORKERS])
-
-
-def newest_of(workers: Iterable[Worker]) -> Release | None:
-    began: dict[str, datetime] = {}
-    queues: set[str] = set()
-    for worker in workers:
-        queues |= {*worker.queues}
-        if worker.release:
-            first = began.get(worker.release, worker.started_at)
-            began[worker.release] = min(first, worker.started_at)
-    if not began:
-        return None
-    name = max(began, key=lambda release: began[release])
-    return Release(name=name, began=began[name], queues=frozenset(queues))
+def releases(*, using: str) -> list[Release]:
+    """Return the RELEASES that came last, the newest first."""
+    rows = Change.objects.using(using).filter(kind=Change.Kind.RELEASE).order_by("-pk")
+    found = list(rows.values_list("pk", "name", "after", "at")[:RELEASES])
+    ends = [durations.LATEST, *(began for *_others, began in found)]
+    return [Release(*one, until) for one, until in zip(found, ends, strict=False)]
 
 
 def since_release(release: Release, *, using: str) -> SinceRelease:
     """Compare what has happened since a release, up to a day, with the hour before it."""
-    began = release.began
+    began, until = release.began, release.until
+    queues = {*names(using=using).queues, *(release.after or {}).get("queues", ())}
     whole_hours = Q(span=Bucket.HOUR, start__gte=began - 2 * HOUR, start__lte=began - HOUR)
     minutes = Q(span=Bucket.MINUTE, start__gte=began - HOUR, start__lt=began)
-    was = types_of(release.queues, whole_hours | minutes, using=using)
+    was = types_of(queues, whole_hours | minutes, using=using)
     changes = [
         TypeChange(before=was.get(key) or made(key, Tally()), after=one)
         for key, one in types_of(
-            release.queues, within(began, began + LONGEST), using=using
+            queues, within(began, min(until, began + LONGEST)), using=using
         ).items()
     ]
     return SinceRelease(
-        groups=new_groups(began, using=using),
+        groups=new_groups(began, until, using=using),
         types=[change for change in changes if change.fails_more or change.takes_longer],
     )
 
 
-def new_groups(since: datetime, *, using: str) -> Groups:
-    """Return the GROUPS largest groups of failures that are new since then."""
-    found = failed_groups(since, using=using)
+def new_groups(since: datetime, until: datetime, *, using: str) -> Groups:
+    """Return the GROUPS largest groups of failures that are new between two times."""
+    found = failed_groups(since, until, using=using)
     largest = sorted(found, key=lambda group: -found[group][0])[:GROUPS]
     older = DeadLetter.objects.using(using).filter(ended_at__lt=since)
     # Each is one look-up in an index, and all of them are one statement.

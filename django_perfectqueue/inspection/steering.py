@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db.models import QuerySet
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_perfectqueue.fairness.wording import changed_values, difference
 from django_perfectqueue.lib.printable import printable
@@ -58,6 +58,8 @@ def describe_change(change: Change) -> str:
     whole = all(isinstance(each, dict | None) for each in (change.before, change.after))
     if not whole or change.kind not in Change.Kind.values:
         return f"{change.before} → {change.after}"
+    if change.kind == Change.Kind.RELEASE:
+        return gettext("began")
     if change.kind == Change.Kind.TASK:
         return describe_action(change)
     if change.kind == Change.Kind.SCHEDULE:

@@ -328,6 +328,7 @@ class Migration(migrations.Migration):
                             ("limit", "limit"),
                             ("task", "task"),
                             ("sched", "schedule"),
+                            ("code", "release"),
                         ],
                         max_length=5,
                         verbose_name="kind",
@@ -1528,7 +1529,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     django_perfectqueue.models.fields.IsTime("at"),
-                    ("kind__in", ["share", "queue", "limit", "task", "sched"]),
+                    ("kind__in", ["share", "queue", "limit", "task", "sched", "code"]),
                     django_perfectqueue.models.fields.IsJson("before", kinds="'object', 'null'"),
                     django_perfectqueue.models.fields.IsJson("after", kinds="'object', 'null'"),
                 ),

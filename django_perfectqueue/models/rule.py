@@ -245,7 +245,8 @@ class Change(models.Model):
     whom, and what it was before and after.
 
     ``before`` is empty for one that was added, ``after`` for one that was taken away. Of a
-    task, whose key is the ``name``, ``after`` has the word for what a person did. The
+    task, whose key is the ``name``, ``after`` has the word for what a person did. A release of the
+    site has one when a worker of it is first seen, and when it is back after another. The
     last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
     """
 
@@ -255,6 +256,7 @@ class Change(models.Model):
         LIMIT = "limit", _("limit")
         TASK = "task", _("task")
         SCHEDULE = "sched", _("schedule")
+        RELEASE = "code", _("release")
 
     at = models.DateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")

@@ -183,9 +183,9 @@ class OverviewTests(AdminTestCase):
             submit(queue=f"queue-{number}", now=None)
             ran(1.0, at=now() - timedelta(minutes=number), queue=f"queue-{number}")
         register("default", now=None)
-        self.assertEqual(len(self.statements(OVERVIEW)), 12)
+        self.assertEqual(len(self.statements(OVERVIEW)), 13)
         self.client.force_login(staff("view_overview", "view_task", name="reader"))
-        self.assertEqual(len(self.statements(OVERVIEW)), 14)
+        self.assertEqual(len(self.statements(OVERVIEW)), 15)
 
     def test_one_user_who_holds_all_processors_is_named(self):
         long = [submit(user="<ann>", now=None).id for _number in range(3)]
@@ -201,7 +201,7 @@ class OverviewTests(AdminTestCase):
             run("pq_status"),
             r"Tasks of user '<ann>' have run on all processors \(2\) for \S+, and others wait",
         )
-        self.assertEqual(len(self.statements(OVERVIEW)), 13)
+        self.assertEqual(len(self.statements(OVERVIEW)), 14)
         with override_settings(PERFECTQUEUE={"SHORT_TASK": 60}):
             self.assertNotIn(words, self.shown())
         free = [processor(1, long[0]), processor(2)]
@@ -232,12 +232,11 @@ class ReleaseTests(AdminTestCase):
         super().setUp()
         self.began = now() - timedelta(minutes=20)
 
-    def deploy(self, release="shop-7", **times):
-        register("default", now=None)
-        times = {"started_at": self.began, **times}
-        Worker.objects.filter(release="").update(release=release, **times)
+    def deploy(self, release="shop-7", began=None, now=None):
+        """Have a worker of a release come, and go."""
+        return register("default", now=now or began or self.began, release=release)
 
-    def fail(self, key, error, *, ago):
+    def dead(self, key, error, *, ago):
         _task, lease = running(key, now=None, queue="default")
         fail(lease, error=error, now=None)
         ended = now() - timedelta(minutes=ago)
@@ -251,17 +250,58 @@ class ReleaseTests(AdminTestCase):
 
     def test_the_overview_leads_to_the_newest_release(self):
         self.assertNotContains(self.client.get(OVERVIEW), RELEASE)
-        self.assertContains(self.page(), "No worker that lives names a release")
+        self.assertContains(self.page(), "No worker has named a release")
+        self.deploy("shop-6", self.began - timedelta(hours=3))
         self.deploy()
-        self.deploy("shop-6", started_at=self.began - timedelta(hours=3))
         self.assertContains(self.client.get(OVERVIEW), f'href="{RELEASE}"')
         self.assertEqual(self.page().context["release"].name, "shop-7")
 
+    def test_the_last_releases_stay_when_their_workers_are_gone(self):
+        self.deploy("shop-6", self.began - timedelta(hours=3))
+        self.deploy()
+        self.dead("k1", "OldError", ago=220)
+        self.dead("k2", "SixError", ago=25)
+        self.dead("k3", "SevenError", ago=15)
+        ran(*[1.0] * 20, at=self.began - timedelta(minutes=5), type="slow")
+        ran(*[4.0] * 20, at=now() - timedelta(minutes=5), type="slow")
+        self.deploy("shop-6", now() - timedelta(minutes=10))
+        Worker.objects.all().delete()
+
+        page = self.page()
+        tabs = [(label, chosen) for label, _link, chosen in page.context["tabs"]]
+        self.assertEqual(tabs, [("shop-6", True), ("shop-7", False), ("shop-6", False)])
+        links = [link for _label, link, _chosen in page.context["tabs"]]
+        found = []
+        for link in links:
+            context = self.client.get(f"{RELEASE}{link}").context
+            found.append([name for name, _count, _at in context["groups"]])
+        self.assertEqual(found, [[], ["SevenError"], ["SixError"]])
+        page = self.client.get(f"{RELEASE}{links[1]}")
+        self.assertEqual(page.context["changes"], [])
+        bulk = unescape(re.search('href="([^"]*verb=retry[^"]*)"', page.content.decode())[1])
+        self.assertEqual(self.client.get(bulk).context["matching"]["count"], 1)
+        self.assertEqual(self.client.get(f"{RELEASE}?of=x").context["release"].name, "shop-6")
+        trail = self.client.get("/admin/perfectqueue/change/", {"kind": "code"})
+        self.assertContains(trail, "release shop-7", 1)
+        self.assertContains(trail, "began")
+
+    def test_a_release_comes_once_while_workers_of_it_live(self):
+        start = now() - timedelta(seconds=20)
+        for release in ("shop-6", "shop-6", "shop-7", "shop-6", "", "shop-7"):
+            self.deploy(release, now=start)
+            start += timedelta(seconds=1)
+        tabs = [label for label, _link, _chosen in self.page().context["tabs"]]
+        self.assertEqual(tabs, ["shop-7", "shop-6"])
+        for number in range(6):
+            self.deploy(f"shop-{10 + number}", now=start)
+        tabs = [label for label, _link, _chosen in self.page().context["tabs"]]
+        self.assertEqual(tabs, ["shop-15", "shop-14", "shop-13", "shop-12", "shop-11"])
+
     def test_new_groups_of_failures_lead_to_their_retry(self):
         self.deploy()
-        self.fail("k1", "OldError", ago=50)
-        self.fail("k2", "OldError", ago=5)
-        self.fail("k3", "NewError", ago=5)
+        self.dead("k1", "OldError", ago=50)
+        self.dead("k2", "OldError", ago=5)
+        self.dead("k3", "NewError", ago=5)
         page = self.page()
         [(group, count, _at)] = page.context["groups"]
         self.assertEqual((group, count), ("NewError", "1"))
@@ -300,7 +340,7 @@ class ReleaseTests(AdminTestCase):
     def test_it_takes_few_statements_and_the_permission_of_the_overview(self):
         self.deploy()
         for number in range(25):
-            self.fail(f"k{number}", f"Error{number}", ago=5)
+            self.dead(f"k{number}", f"Error{number}", ago=5)
         self.assertLessEqual(len(self.statements(RELEASE)), 8)
         self.client.force_login(staff("view_overview", name="reader"))
         self.assertNotContains(self.page(), "Retry")

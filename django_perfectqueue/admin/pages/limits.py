@@ -337,6 +337,8 @@ class ChangeAdmin(ReadOnlyAdmin):
             return gettext("limit %s") % change.name
         if change.kind == Change.Kind.SCHEDULE:
             return printable(gettext("schedule '%s'") % change.name)
+        if change.kind == Change.Kind.RELEASE:
+            return printable(gettext("release %s") % change.name)
         if change.kind == Change.Kind.QUEUE:
             return queue_of(change.queue)
         if change.kind == Change.Kind.TASK:

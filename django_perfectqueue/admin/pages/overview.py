@@ -25,6 +25,7 @@ from django_perfectqueue.health.queues import held_by_one, overview
 from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.inspection.statistics import WINDOWS, Statistics
+from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Overview, Worker
 from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
@@ -91,7 +92,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
-            "release": statistics.newest_of(found.workers),
+            "release": next(iter(statistics.releases(using=database())), None),
             "held": held_by_one(found, using=database()),
             **page(found),
             **type_table(types, request.GET, {}, order="time"),
@@ -100,13 +101,16 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page(request, "overview/overview", context)
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what the newest release broke, with links to retry it."""
+        """Show what the newest release broke, or one before it, with links to retry it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        release = statistics.newest_release(using=database())
+        known = {str(one.id): one for one in statistics.releases(using=database())}
         context: dict[str, object] = {"title": _("Since the deploy"), "original": _("Release")}
-        if release:
+        if known:
+            release = known.get(request.GET.get("of", ""), next(iter(known.values())))
             found = statistics.since_release(release, using=database())
+            words = {id_: printable(one.name) for id_, one in known.items()}
+            context["tabs"] = cells.tabs(words, str(release.id), {}, "of")
             context |= release_page(release, found, may(request, RETRY))
         return self.page(request, "overview/release", context)
 
@@ -131,13 +135,16 @@ def page(found: Figures) -> dict[str, object]:
 def release_page(
     release: statistics.Release, found: statistics.SinceRelease, may_retry: bool
 ) -> dict[str, object]:
-    """Return what the template shows; the links lead to the failures since, or retry them."""
+    """Return what the template shows; the links lead to the failures in its time, or retry them."""
+    url = cells.page_url("deadletter_bulk" if may_retry else "deadletter_changelist")
+    times = {"since": release.began, "until": release.until}
+    query = {name: at.isoformat() for name, at in times.items() if at < durations.LATEST}
+    query |= {"verb": "retry"} if may_retry else {}
     return {
         "original": printable(release.name),
         "release": release,
         "may_retry": may_retry,
-        "url": cells.page_url("deadletter_bulk" if may_retry else "deadletter_changelist"),
-        "since": release.began.isoformat(),
+        "url": f"{url}?{urlencode(query)}",
         "groups": [
             (name, cells.bounded(count, LATEST), at) for name, (count, at) in found.groups.items()
         ],

@@ -200,9 +200,11 @@ def register(
 
     It started ``age`` seconds ago, and ``drifted`` is how many seconds ago it last corrected a
     counter, or None. A new entry also deletes up to BATCH entries that have not been renewed
-    for KEPT seconds.
+    for KEPT seconds, and leaves a record where its release is not the last that came, and no
+    other worker of it lives.
     """
     rows, moment = Worker.objects.using(using), now or ServerNow()
+    trail = Change.objects.using(using).filter(kind=Change.Kind.RELEASE).order_by("-pk")
 
     def ago(seconds: float) -> datetime | Combinable:
         return moment - timedelta(seconds=seconds)
@@ -217,6 +219,11 @@ def register(
             "seen_at"
         )
         sign_off(*old.values_list("pk", flat=True)[:WORKERS_AT_ONCE], using=using)
+        name, by = worker.release, as_text(str(worker), LONGEST_NAME)
+        others = rows.seen(moment).filter(release=name).exclude(pk=worker.pk)
+        if name and trail.values_list("name", flat=True).first() != name and not others.exists():
+            after = {"queues": worker.queues}
+            trail.create(at=ago(age), by=by, kind=Change.Kind.RELEASE, name=name, after=after)
 
 
 @retry_transaction

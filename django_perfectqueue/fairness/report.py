@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from django_perfectqueue.models import EVERYONE, Account, Bucket, FairShare
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import reading, with_retries
 from django_perfectqueue.store.records import Tally, UsageKey
-from django_perfectqueue.store.records.usage import start_of
+from django_perfectqueue.store.records.usage import Tallies, start_of
 from django_perfectqueue.store.records.usage_read import USERS, Standing, received, standings
 
 WINDOWS = {
@@ -112,8 +112,8 @@ def balance(
             tallies = {key: tallies[key] for key in tallies if not key.others and key.user in among}
         total = Tally.sum(tallies.values())
         with reading(using) as db:
-            waiting = standings(db, queue, line, COUNTED) if by == WAITING else {}
-            chosen, rest = parted(tallies, top, user, also, waiting)
+            first = standings(db, queue, line, COUNTED) if by == WAITING else {}
+            chosen, rest = parted(tallies, top, user, {*also}, first)
             facts = standings(db, queue, [key.user for key in chosen], COUNTED)
         shares = [
             share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
@@ -127,21 +127,15 @@ def balance(
 
 
 def parted(
-    tallies: Mapping[UsageKey, Tally],
-    top: int | None,
-    user: str | None,
-    also: Collection[str],
-    waiting: Mapping[str, Standing],
+    tallies: Tallies, top: int | None, user: str | None, also: set[str], line: dict[str, Standing]
 ) -> tuple[dict[UsageKey, Tally], dict[UsageKey, Tally]]:
     """Return the tallies to list, those of whom most is waiting and the largest first; the rest."""
 
     def size(key: UsageKey) -> tuple[float, float, float, str]:
-        tally, standing = tallies[key], waiting.get(key.user, {"waiting": 0})
-        return -standing["waiting"], -tally.seconds, -tally.entitled, key.user
+        tally, waiting = tallies[key], line.get(key.user, {}).get("waiting", 0)
+        return -waiting, -tally.seconds, -tally.entitled, key.user
 
-    named = sorted((key for key in tallies if not key.others), key=size)
-    if user is not None:
-        named = [key for key in named if key.user == user]
+    named = sorted([k for k in tallies if not k.others and user in (None, k.user)], key=size)
     listed = {*named[:top], *(key for key in named if key.user in also)}
     chosen = {key: tallies[key] for key in named if key in listed}
     return chosen, {key: tally for key, tally in tallies.items() if key not in chosen}

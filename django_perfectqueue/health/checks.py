@@ -11,7 +11,7 @@ from django.db import Error, connections
 from django_perfectqueue.conf import options
 from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import problems_of
-from django_perfectqueue.inspection.why_waiting import workers_staying
+from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, Limit, Task, Worker
@@ -97,7 +97,7 @@ def findings(
 
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
-    staying = workers_staying(using=using)
+    staying = workers_serving(using=using, drained=True)
     workers = [worker for worker in staying if not worker.draining]
     asked = queues or named_queues(using)
     others = [] if queues else [name for name in names(using=using).queues if name not in asked]

@@ -12,7 +12,7 @@ from django.db.models import Exists, F, OuterRef, Sum
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
-from django_perfectqueue.inspection.why_waiting import workers_staying
+from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.inspection.workers import AT_ONCE, WORKERS
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.claims.backlog_age import oldest_due
@@ -175,9 +175,8 @@ def served(workers: Iterable[models.Worker]) -> list[str]:
 
 def unserved(queues: Iterable[str], *, using: str) -> Iterator[str]:
     """Yield a sentence for each queue that no worker serves now, and that no setting names."""
-    staying = workers_staying(using=using)
-    known = {*named_queues(using), *served(one for one in staying if not one.draining)}
-    drained = served(staying)
+    known = {*named_queues(using), *served(workers_serving(using=using))}
+    drained = served(workers_serving(using=using, drained=True))
     for queue in sorted({*queues} - known):
         yield (
             DRAINED % queue

@@ -40,12 +40,11 @@ FAILED_FIRST = 'ORDER BY "state" = 2 DESC, "state" = 1 DESC, "id"'
 # Of those before a task in its sequence the first that is dead, of so many.
 AHEAD = """
 WITH RECURSIVE "ahead" ("id", "place") AS (
-    SELECT "parent_id", 1 FROM "perfectqueue_dependency"
-    WHERE "child_id" = %(child)s AND "if_failed" = %(sequence)s AND "state" < 3
+    SELECT "id", 0 FROM "perfectqueue_task" WHERE "id" = %(task)s
     UNION ALL
-    SELECT "link"."parent_id", "place" + 1 FROM "ahead"
-    JOIN "perfectqueue_dependency" AS "link" ON "link"."child_id" = "ahead"."id"
-    WHERE "if_failed" = %(sequence)s AND "state" < 3 AND "place" < %(most)s
+    SELECT "parent_id", "place" + 1 FROM "ahead"
+    JOIN "perfectqueue_dependency" AS "turn" ON "child_id" = "ahead"."id"
+    WHERE "if_failed" = %(sequence)s AND "turn"."state" < 3 AND "place" < %(most)s
 )
 SELECT "task_id" FROM "ahead" JOIN "perfectqueue_deadletter" ON "task_id" = "ahead"."id"
 ORDER BY "place" DESC LIMIT 1
@@ -248,13 +247,11 @@ def held_up(*, using: str) -> tuple[int, dict[str, str]]:
         Q(parent_id__in=dead, state=models.Dependency.State.FAILED)
         | Q(parent_id__in=[-id_ for id_ in batches], state__lt=models.Dependency.State.MET)
     )
-    columns = ("parent_id", "child__key", "child_id", "if_failed")
-    if (first := blocked.values_list(*columns).first()) is None:
+    if (first := blocked.values_list("parent_id", "child__key", "child_id").first()) is None:
         return 0, {}
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
-    parent_id, child, child_id, mode = first
-    if mode == SEQUENCE:
-        parent_id = stops_sequence(child_id, using=using) or parent_id
+    parent_id, child, child_id = first
+    parent_id = stops_sequence(child_id, using=using) or parent_id
     tasks = models.Task.objects.using(using).filter(pk=parent_id).values_list("key", flat=True)
     # The parent may have been deleted since.
     kind, name = ("batch", batches[-parent_id]) if parent_id < 0 else ("parent", tasks.first())
@@ -264,8 +261,7 @@ def held_up(*, using: str) -> tuple[int, dict[str, str]]:
 def stops_sequence(task_id: int, *, using: str) -> int | None:
     """Return the first dead task before one in its sequence, up to LETTERS before it."""
     with reading(using) as db:
-        values = {"child": task_id, "sequence": SEQUENCE, "most": LETTERS}
-        rows = db.rows(AHEAD, values)
+        rows = db.rows(AHEAD, {"task": task_id, "sequence": SEQUENCE, "most": LETTERS})
     return rows[0][0] if rows else None
 
 

@@ -57,10 +57,7 @@ class Code(models.TextChoices):
     SCHEDULED = "scheduled", _("It is due in %(wait)s.")
     RETRYING = "retrying", _("An attempt did not finish it; it is due again in %(wait)s.")
     NO_WORKER = "no_worker", _("No worker serves queue '%(name)s'.")
-    DRAINED = (
-        "drained",
-        _("The workers of queue '%(name)s' are drained: see pq_status workers --undrain."),
-    )
+    DRAINED = "drained", _("Its queue's workers are drained: see pq_status workers --undrain.")
     UNKNOWN_TYPE = "unknown_type", _("No worker that serves its queue knows the type '%(name)s'.")
     STALLED = "stalled", _("Its lease ran out %(wait)s ago; the next free processor takes it.")
     USER_PAUSED = "user_paused", _("Its user is paused.")

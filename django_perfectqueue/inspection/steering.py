@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db.models import QuerySet
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fairness.wording import changed_values, difference
 from django_perfectqueue.lib.printable import printable
@@ -28,6 +28,7 @@ ACTIONS = {
     "bulk move": gettext_lazy("bulk operation asked for: move"),
     "bulk edit": gettext_lazy("bulk operation asked for: edit"),
     "reprioritized": gettext_lazy("given another priority"),
+    "began": gettext_lazy("began"),
     "added": gettext_lazy("added"),
     "changed": gettext_lazy("changed"),
     "triggered": gettext_lazy("run now"),
@@ -44,7 +45,7 @@ def actions_of(task: Task, *, using: str) -> QuerySet[Change]:
 
 
 def describe_action(change: Change) -> str:
-    """Return what a person did to a task or a schedule."""
+    """Return what a person did to a task or a schedule, or that a release began."""
     after = change.after or {}
     word = after.get(DID, "")
     said = str(ACTIONS.get(word, word))
@@ -58,9 +59,7 @@ def describe_change(change: Change) -> str:
     whole = all(isinstance(each, dict | None) for each in (change.before, change.after))
     if not whole or change.kind not in Change.Kind.values:
         return f"{change.before} → {change.after}"
-    if change.kind == Change.Kind.RELEASE:
-        return gettext("began")
-    if change.kind == Change.Kind.TASK:
+    if change.kind in (Change.Kind.TASK, Change.Kind.RELEASE):
         return describe_action(change)
     if change.kind == Change.Kind.SCHEDULE:
         return ": ".join(filter(None, [describe_action(change), changed_values(change)]))

@@ -41,15 +41,11 @@ def why_waiting(task: models.Task, *, using: str, now: datetime | None = None) -
     return Case(task, ticket, using, now or ticket.clock).reason
 
 
-def workers_serving(*, using: str) -> Sequence[models.Worker]:
-    """Return the workers that take tasks, those seen last first."""
-    return [worker for worker in workers_staying(using=using) if not worker.draining]
-
-
-def workers_staying(*, using: str) -> Sequence[models.Worker]:
-    """Return the workers that take tasks, and after these those that are drained."""
+def workers_serving(*, using: str, drained: bool = False) -> Sequence[models.Worker]:
+    """Return the workers that take tasks, those seen last first; then also who is ``drained``."""
     now = models.Worker.objects.using(using).values_list(ServerNow(), flat=True).first()
-    return () if now is None else list(staying(using, now))
+    rows = [] if now is None else staying(using, now)
+    return [worker for worker in rows if drained or not worker.draining]
 
 
 def staying(using: str, now: datetime) -> models.WorkerQuerySet:
@@ -176,11 +172,8 @@ class Case:
         if self.ticket.is_parked:
             return
         code = Code.RETRYING if last in models.UNFINISHED else Code.SCHEDULED
-        reason = self.timed(code)
-        for one in held:
-            if one.code != Code.UNKNOWN_TYPE:
-                reason = replace(reason, name=one.name, unserved=one.code.value)
-        yield reason
+        why = {one.code.value: one.name for one in held if one.code != Code.UNKNOWN_TYPE}
+        yield replace(self.timed(code), unserved="".join(why), name="".join(why.values()))
 
     def by_workers(self) -> Iterator[Reason]:
         here = [one for one in staying(self.using, self.now) if self.task.queue in one.queues]

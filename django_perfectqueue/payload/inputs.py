@@ -43,10 +43,6 @@ MOST_TAGS = 20
 IN_SEQUENCE = "sequence:"
 SEQUENCE_LENGTH = 50
 
-# So many seconds from now, and more, are unix seconds that someone took for a time.
-UNIX_SECONDS = 1e9
-TOO_FAR = "{} is too far away: {}. A time is a datetime, or ISO 8601: 2030-01-01T12:00:00Z."
-
 PRIORITY = whole(-LARGEST, LARGEST)
 MAX_ATTEMPTS = whole(1, LARGEST)
 KEY = named(KEY_LENGTH)
@@ -56,11 +52,13 @@ A_LIST = Check(
 )
 ON_CONFLICT = choice("raise", "ignore", "replace")
 UNIQUE = choice("waiting", "live")
+# From 1e9 on they are unix seconds that someone took for a time.
 TIME = Check(
-    "a datetime, a timedelta, seconds or a span such as '5m30s'",
+    "a datetime (as text ISO 8601), a timedelta, less than 1e9 seconds or a span such as '5m30s'",
     lambda value: (
         isinstance(value, timedelta)
-        or (seconds_in(value) is not None if isinstance(value, str) else is_number(value))
+        or (isinstance(value, str) and seconds_in(value) is not None)
+        or (is_number(value) and value < 1e9)
     ),
 )
 WAIT = span()
@@ -254,8 +252,8 @@ def moment(
     Return a point in time: a datetime as it is, and seconds, a timedelta or a span such as
     "5m30s" as a timedelta, which the server adds to its own clock; or to ``now``.
 
-    Raise InvalidTaskError when it is none of these, a datetime without a time zone, further
-    away than every database and every time zone can show, or UNIX_SECONDS from now.
+    Raise InvalidTaskError when it is none of these, a datetime without a time zone, or
+    further away than every database and every time zone can show.
     """
     if value is None:
         return None
@@ -264,14 +262,12 @@ def moment(
             raise InvalidTaskError(f"{name} must be an aware datetime: {value} has no time zone.")
         return on_the_calendar(name, value)
     TIME.require(name, value, InvalidTaskError)
-    if is_number(value) and value >= UNIX_SECONDS:
-        raise InvalidTaskError(TOO_FAR.format(name, f"{value:.0f} seconds from now"))
     seconds = seconds_in(value) or 0.0 if isinstance(value, str) else value
     try:
         wait = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         at = on_the_calendar(name, (now or timezone.now()) + wait)
     except (OverflowError, ValueError) as error:
-        raise InvalidTaskError(TOO_FAR.format(name, value)) from error
+        raise InvalidTaskError(f"{name} is too far away: {value}.") from error
     return wait if now is None else at
 
 

@@ -268,9 +268,9 @@ class ReleaseTests(AdminTestCase):
         Worker.objects.all().delete()
 
         page = self.page()
-        tabs = [(label, chosen) for label, _link, chosen in page.context["tabs"]]
+        tabs = [(one.name, chosen) for one, _link, chosen in page.context["tabs"]]
         self.assertEqual(tabs, [("shop-6", True), ("shop-7", False), ("shop-6", False)])
-        links = [link for _label, link, _chosen in page.context["tabs"]]
+        links = [link for _one, link, _chosen in page.context["tabs"]]
         found = []
         for link in links:
             context = self.client.get(f"{RELEASE}{link}").context
@@ -290,11 +290,11 @@ class ReleaseTests(AdminTestCase):
         for release in ("shop-6", "shop-6", "shop-7", "shop-6", "", "shop-7"):
             self.deploy(release, now=start)
             start += timedelta(seconds=1)
-        tabs = [label for label, _link, _chosen in self.page().context["tabs"]]
+        tabs = [one.name for one, _link, _chosen in self.page().context["tabs"]]
         self.assertEqual(tabs, ["shop-7", "shop-6"])
         for number in range(6):
             self.deploy(f"shop-{10 + number}", now=start)
-        tabs = [label for label, _link, _chosen in self.page().context["tabs"]]
+        tabs = [one.name for one, _link, _chosen in self.page().context["tabs"]]
         self.assertEqual(tabs, ["shop-15", "shop-14", "shop-13", "shop-12", "shop-11"])
 
     def test_new_groups_of_failures_lead_to_their_retry(self):

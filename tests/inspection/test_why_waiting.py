@@ -201,7 +201,7 @@ class WorkerTests(WaitingTestCase):
         due, later = submit("k1"), submit("k2", run_at=60)
         ids = list(Worker.objects.values_list("pk", flat=True))
         store.records.drain(ids, True, using="default")
-        sentence = "The workers of queue 'default' are drained: see pq_status workers --undrain."
+        sentence = "Its queue's workers are drained: see pq_status workers --undrain."
         self.assert_why(due, "drained", sentence, name="default")
         said = f"It is due in 1 min 0 s. {sentence}"
         self.assert_why(later, "scheduled", said, name="default", unserved="drained")

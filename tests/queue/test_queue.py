@@ -73,7 +73,7 @@ class QueueTests(TestCase):
         for name in ("run_at", "expected_at", "expires_at"):
             for given in (1.9e9, 1_900_000_000, math.inf):
                 with self.subTest(name, given=given):
-                    says = f"{name} is too far away: .* seconds from now. .*: 2030-01-01T12:00:00Z."
+                    says = f"{name} must be a datetime \\(as text ISO 8601\\), .* 1e9 seconds or"
                     with self.assertRaisesRegex(InvalidTaskError, says):
                         Queue().submit("k1", "t", **{name: given})
         Queue().submit("k1", "t", run_at=9e8)

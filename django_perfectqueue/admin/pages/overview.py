@@ -109,8 +109,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         if known:
             release = known.get(request.GET.get("of", ""), next(iter(known.values())))
             found = statistics.since_release(release, using=database())
-            words = {id_: printable(one.name) for id_, one in known.items()}
-            context["tabs"] = cells.tabs(words, str(release.id), {}, "of")
+            context["tabs"] = cells.tabs(known, str(release.id), {}, "of")
             context |= release_page(release, found, may(request, RETRY))
         return self.page(request, "overview/release", context)
 

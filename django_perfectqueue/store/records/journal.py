@@ -214,16 +214,15 @@ def register(
     with timely(using):
         if rows.filter(pk=worker.pk).update(**{name: getattr(worker, name) for name in RENEWED}):
             return
-        worker.save(using=using, force_insert=True)
-        old = rows.filter(seen_at__lte=ago(UNSEEN.total_seconds() + WORKERS_KEPT_FOR)).order_by(
-            "seen_at"
-        )
-        sign_off(*old.values_list("pk", flat=True)[:WORKERS_AT_ONCE], using=using)
         name, by = worker.release, as_text(str(worker), LONGEST_NAME)
-        others = rows.seen(moment).filter(release=name).exclude(pk=worker.pk)
-        if name and trail.values_list("name", flat=True).first() != name and not others.exists():
-            after = {"queues": worker.queues}
+        last = trail.values_list("name", flat=True).first() or ""
+        if name not in ("", last) and not rows.seen(moment).filter(release=name).exists():
+            after = {DID: "began", "queues": worker.queues}
             trail.create(at=ago(age), by=by, kind=Change.Kind.RELEASE, name=name, after=after)
+        worker.save(using=using, force_insert=True)
+        stale = rows.filter(seen_at__lte=ago(UNSEEN.total_seconds() + WORKERS_KEPT_FOR))
+        old = stale.order_by("seen_at").values_list("pk", flat=True)
+        sign_off(*old[:WORKERS_AT_ONCE], using=using)
 
 
 @retry_transaction

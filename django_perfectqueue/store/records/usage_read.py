@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
@@ -39,6 +39,8 @@ SELECT {id}, COUNT(*) FROM (
 
 # Under which a user competed: the weight and the cap of its lane.
 Terms: TypeAlias = "tuple[float, int | None]"
+# What was submitted, by minute.
+Submits: TypeAlias = "defaultdict[datetime, defaultdict[usage.UsageKey, usage.Tally]]"
 # Weight, cap, running and waiting tasks by their names.
 Standing: TypeAlias = "dict[str, Any]"
 
@@ -211,27 +213,21 @@ def count_submitted(upto: int, *, using: str, now: Now = None) -> int:
         if counted < upto:
             # The first time what was purged before is no part of it.
             [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
-            total = Counter[str]()
             after = min(upto, max(counted, (oldest or 0) - 1))
             since = usage.start_of(Bucket.MINUTE, db.dialect.moment(moment) - COUNTED_LATE)
-            for start, found in stored(db, after, upto, since).items():
-                usage.write(db, Bucket.MINUTE, start, submits(found))
-                total += found
-            own = {COUNTED_KEY: usage.Tally(submitted=upto - counted)}
-            usage.write(db, Bucket.TOTAL, usage.EPOCH, own | submits(total))
+            found = stored(db, after, upto, since)
+            found[usage.EPOCH][COUNTED_KEY].submitted = upto - counted
+            for start, tallies in sorted(found.items(), reverse=True):
+                span = Bucket.MINUTE if start > usage.EPOCH else Bucket.TOTAL
+                usage.write(db, span, start, tallies)
     return int(newest)
 
 
-def submits(counts: Mapping[str, int]) -> dict[usage.UsageKey, usage.Tally]:
-    return {
-        usage.all_types_key(queue): usage.Tally(submitted=count) for queue, count in counts.items()
-    }
-
-
-def stored(db: Session, after: int, until: int, since: datetime) -> dict[datetime, Counter[str]]:
+def stored(db: Session, after: int, until: int, since: datetime) -> Submits:
     """
     Return how many tasks of each queue have an id above the one and up to the other, by the start
-    of the minute in which they were submitted, or where that is earlier ``since``.
+    of the minute in which they were submitted, or where that is earlier ``since``; and at EPOCH of
+    all of them.
 
     Of more than COUNTED ids PARTS of them, evenly apart, stand for all.
     """
@@ -242,9 +238,11 @@ def stored(db: Session, after: int, until: int, since: datetime) -> dict[datetim
     some = reduce(or_, [Q(pk__gt=end - size, pk__lte=end) for end in ends])
     minute = TruncMinute("created_at", tzinfo=db.cursor.db.timezone)
     rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(some).order_by()
-    found = defaultdict[datetime, Counter[str]](Counter)
+    found: Submits = defaultdict(lambda: defaultdict(usage.Tally))
     for queue, start, count in rows.values_list("queue", minute).annotate(Count("pk")):
-        found[max(start, since)][queue] += round(count * length / (size * parts))
+        for at in (max(start, since), usage.EPOCH):
+            tally = found[at][usage.all_types_key(queue)]
+            tally.submitted += round(count * length / (size * parts))
     return found
 
 

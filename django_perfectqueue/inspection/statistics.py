@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta, timezone
+from itertools import groupby
 from typing import NamedTuple
 
 from django.db.models import Exists, Q
@@ -271,9 +272,11 @@ class SinceRelease:
 
 
 def releases(*, using: str) -> list[Release]:
-    """Return the RELEASES that came last, the newest first."""
+    """Return the RELEASES that came last, the newest first; of equal records the first counts."""
     rows = Change.objects.using(using).filter(kind=Change.Kind.RELEASE).order_by("-pk")
-    found = list(rows.values_list("pk", "name", "after", "at")[:RELEASES])
+    known = rows.values_list("pk", "name", "after", "at")[: 10 * RELEASES]
+    # Workers that start at once may each leave one.
+    found = [[*some][-1] for _name, some in groupby(known, key=lambda row: row[1])][:RELEASES]
     ends = [durations.LATEST, *(began for *_others, began in found)]
     return [Release(*one, until) for one, until in zip(found, ends, strict=False)]
 

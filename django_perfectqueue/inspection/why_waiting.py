@@ -7,7 +7,7 @@ Each look is into an index and reads a bounded number of rows, whatever is store
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -44,7 +44,7 @@ def why_waiting(task: models.Task, *, using: str, now: datetime | None = None) -
 def workers_serving(*, using: str, drained: bool = False) -> Sequence[models.Worker]:
     """Return the workers that take tasks, those seen last first; then also who is ``drained``."""
     now = models.Worker.objects.using(using).values_list(ServerNow(), flat=True).first()
-    rows = [] if now is None else staying(using, now)
+    rows: Iterable[models.Worker] = () if now is None else staying(using, now)
     return [worker for worker in rows if drained or not worker.draining]
 
 
@@ -179,8 +179,7 @@ class Case:
         here = [one for one in staying(self.using, self.now) if self.task.queue in one.queues]
         listening = {worker.routes_text for worker in here if not worker.draining}
         if not listening:
-            code = Code.DRAINED if here else Code.NO_WORKER
-            yield Reason(code=code, name=self.task.queue)
+            yield Reason(code=Code.DRAINED if here else Code.NO_WORKER, name=self.task.queue)
         elif not any(may_know(routes, self.task.type) for routes in listening):
             yield Reason(code=Code.UNKNOWN_TYPE, name=self.task.type)
 

@@ -69,7 +69,7 @@ def is_processor_state(found: Any) -> bool:
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
-    def seen(self, now: datetime) -> WorkerQuerySet:
+    def seen(self, now: datetime | models.Expression) -> WorkerQuerySet:
         """Keep workers that reported lately."""
         return self.filter(seen_at__gt=now - UNSEEN)
 

@@ -11,7 +11,7 @@ from django.utils.html import escape
 
 from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.models import Batch, DeadLetter, Schedule, Task, Worker
+from django_perfectqueue.models import Batch, Change, DeadLetter, Schedule, Task, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store.records import counts
@@ -292,6 +292,16 @@ class ReleaseTests(AdminTestCase):
             start += timedelta(seconds=1)
         tabs = [one.name for one, _link, _chosen in self.page().context["tabs"]]
         self.assertEqual(tabs, ["shop-7", "shop-6"])
+        twin = Change.objects.get(name="shop-6")
+        twin.pk, twin.at = None, start
+        twin.save()
+        known = [one.name for one, _link, _chosen in self.page().context["tabs"]]
+        self.assertEqual(known, ["shop-6", "shop-7", "shop-6"])
+        Change.objects.create(kind="code", name="shop-6", at=start + timedelta(seconds=9))
+        page = self.page()
+        known = [one.name for one, _link, _chosen in page.context["tabs"]]
+        self.assertEqual(known, ["shop-6", "shop-7", "shop-6"])
+        self.assertEqual(page.context["release"].began, start)
         for number in range(6):
             self.deploy(f"shop-{10 + number}", now=start)
         tabs = [one.name for one, _link, _chosen in self.page().context["tabs"]]

@@ -232,17 +232,16 @@ def stored(db: Session, after: int, until: int, since: datetime) -> Submits:
     Of more than COUNTED ids PARTS of them, evenly apart, stand for all.
     """
     length = until - after
-    parts = PARTS if length > COUNTED else 1
-    size = min(length, COUNTED) // parts
+    parts, size = (PARTS, COUNTED // PARTS) if length > COUNTED else (1, length)
     ends = [until - length * number // parts for number in range(parts)]
     some = reduce(or_, [Q(pk__gt=end - size, pk__lte=end) for end in ends])
     minute = TruncMinute("created_at", tzinfo=db.cursor.db.timezone)
     rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(some).order_by()
     found: Submits = defaultdict(lambda: defaultdict(usage.Tally))
-    for queue, start, count in rows.values_list("queue", minute).annotate(Count("pk")):
-        for at in (max(start, since), usage.EPOCH):
-            tally = found[at][usage.all_types_key(queue)]
-            tally.submitted += round(count * length / (size * parts))
+    for queue, start, part in rows.values_list("queue", minute).annotate(Count("pk")):
+        count = round(part * length / (size * parts))
+        found[max(start, since)][usage.all_types_key(queue)].submitted += count
+        found[usage.EPOCH][usage.all_types_key(queue)].submitted += count
     return found
 
 

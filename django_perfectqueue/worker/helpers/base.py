@@ -82,6 +82,7 @@ class HelperProcess:
         self.helpers = helpers
         self.watchdog = Watchdog([helper.link for helper in helpers], plan.timeout)
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.logs_moved = False
 
     def run(self, heartbeat_w: int, parent_alive: int) -> int:
         keep_few_statements(self.plan.using)
@@ -117,6 +118,9 @@ class HelperProcess:
         return min(WATCH_INTERVAL, self.plan.options.CHILD_HEARTBEAT_INTERVAL)
 
     def watch(self, heartbeat_w: int) -> None:
+        if self.logs_moved:
+            self.logs_moved = False
+            reopen_logs()
         with contextlib.suppress(OSError):
             os.write(heartbeat_w, b".")
         try:
@@ -126,7 +130,8 @@ class HelperProcess:
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:
-            reopen_logs()
+            # Not here: the handler may interrupt what logs.
+            self.logs_moved = True
             return
         for helper in self.helpers:
             helper.stop()

@@ -17,7 +17,6 @@ from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, run
 from benchmarks.database import Target
 from benchmarks.environment import Live, Workers
 from benchmarks.peers.perfectqueue import Load
-from benchmarks.recorder import BORN, Reader
 from benchmarks.report import in_columns
 from tests.databases.lifetime import children
 
@@ -41,6 +40,7 @@ CAUSES = {
     "grow": 1,
 }
 STOCK = 20
+BORN = "born"
 WARM_UP = 1_000
 HELPER_EVERY = 50
 SAMPLE_EVERY = 500
@@ -73,18 +73,12 @@ class Dying(Load):
         self.folder.mkdir()
         self.options = {**SETTINGS, "NOTIFY": str(self.folder)}
         self.chance = random.Random(job.seed)
-        self.submitted = 0
+        self.causes: list[str] = []
 
-    def top_up(self, begun: int) -> None:
-        """Have about so many tasks wait that no processor lacks one."""
-        if self.submitted - begun >= STOCK:
-            return
-        causes = self.chance.choices(list(CAUSES), list(CAUSES.values()), k=STOCK)
-        self.queue.submit_many(
-            {"key": f"{cause}-{number}", "type": cause}
-            for number, cause in enumerate(causes, start=self.submitted)
-        )
-        self.submitted += STOCK
+    def task_of(self, index: int) -> dict[str, Any]:
+        [cause] = self.chance.choices(list(CAUSES), list(CAUSES.values()))
+        self.causes.append(cause)
+        return {"key": f"{cause}-{index}", "type": cause, "data": {"i": index}}
 
 
 class Run(Live):
@@ -95,7 +89,6 @@ class Run(Live):
 
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
         super().__init__(job, folder)
-        self.reader = Reader()
         self.counts: Counter[str] = Counter()
         self.chance = random.Random(self.job.seed)
         self.killed = 0
@@ -127,8 +120,10 @@ class Run(Live):
         return max(0, self.begun()[BORN] - self.job.processors)
 
     def begun(self) -> Counter[str]:
-        """Return how many processors were born, and how many tasks of each type began."""
-        self.counts.update(event["event"] for event in self.reader.read())
+        """Return how many processors were born, and how many tasks of each cause began."""
+        fresh = self.environment.probe.read()[self.counts.total() :]
+        causes = self.load.causes
+        self.counts.update(BORN if start.task < 0 else causes[start.task] for start in fresh)
         return self.counts
 
     def feed_until(self, deaths: int) -> None:
@@ -136,7 +131,7 @@ class Run(Live):
 
         def reached() -> bool:
             self.environment.require(self.workers)
-            self.load.top_up(self.counts.total() - self.counts[BORN])
+            self.load.top_up(self.counts.total() - self.counts[BORN], STOCK)
             self.kill_one()
             time.sleep(STEP)
             return self.deaths() > last

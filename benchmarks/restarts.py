@@ -8,18 +8,16 @@ import signal
 import socket
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.command import EPILOG, Record, RunCommand, count, from_on, run
-from benchmarks.database import Target
 from benchmarks.environment import Live, StuckError, Workers
-from benchmarks.peers import perfectqueue as peers
-from benchmarks.recorder import ACQUIRED, BEGAN, ENDED, Reader
+from benchmarks.peers.perfectqueue import Load
+from benchmarks.probe import Start
 from benchmarks.report import listed
 
 COLUMNS: dict[str, Callable[[Record], Any]] = {
@@ -28,8 +26,8 @@ COLUMNS: dict[str, Callable[[Record], Any]] = {
     "tasks": lambda one: f"{one['tasks']:,}",
     "lost": lambda one: one["lost"] + one["unfinished"],
     "run twice": lambda one: one["twice"] + one["attempts"],
-    "longest without an acquirer ms": lambda one: f"{one['unattended'] * 1e3:.0f}",
-    "between two acquires ms": lambda one: f"{one['between'] * 1e3:.0f}",
+    "longest without a processor ms": lambda one: f"{one['unattended'] * 1e3:.0f}",
+    "between two starts ms": lambda one: f"{one['between'] * 1e3:.0f}",
     "before ms": lambda one: f"{one['between_before'] * 1e3:.0f}",
     "tasks a second before": lambda one: f"{one['usual']:.0f}",
     "lowest before": lambda one: one["lowest_before"],
@@ -52,41 +50,16 @@ FIRST_SECONDS = 1.0
 # The run
 
 
-class Recorded(peers.Load):
-    """Tasks that sleep for a moment, and always more of them."""
+class Naps(Load):
+    """Tasks that sleep for a moment."""
 
-    dispatch = "benchmarks.workers.perfectqueue.RecordedDispatch"
+    dispatch = "benchmarks.workers.perfectqueue.SleepDispatch"
     options = {"RETENTION": {"*": None}}
 
-    def __init__(self, target: Target, job: Any, folder: Path) -> None:
-        super().__init__(target, job, folder)
-        self.reader = Reader()
-        self.events: list[Event] = []
-        self.stock = STOCK * job.processors
-        self.submitted = 0
-        self.begun = 0
-
-    def read(self) -> list[Event]:
-        """Return all that processors have done so far."""
-        fresh = [Event(**event) for event in self.reader.read()]
-        self.events += fresh
-        self.begun += sum(event.event == BEGAN for event in fresh)
-        return self.events
-
-    def top_up(self) -> None:
-        self.read()
-        while self.submitted - self.begun < self.stock:
-            first = self.submitted
-            self.submitted += self.stock
-            self.queue.submit_many(
-                {
-                    "key": str(index),
-                    "type": "recorded",
-                    "user": f"user-{index % USERS}",
-                    "data": {"i": index, "seconds": SECONDS},
-                }
-                for index in range(first, self.submitted)
-            )
+    def task_of(self, index: int) -> dict[str, Any]:
+        data = {"i": index, "seconds": SECONDS, "releases": 0}
+        user = f"user-{index % USERS}"
+        return {"key": str(index), "type": "sleep", "user": user, "data": data}
 
 
 class Manager:
@@ -113,7 +86,7 @@ class Manager:
 
 
 class Run(Live):
-    load_kind = Recorded
+    load_kind = Naps
 
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
         super().__init__(job, folder)
@@ -122,7 +95,7 @@ class Run(Live):
 
     def measured(self) -> dict[str, Any]:
         self.environment.prepare(self.job.processors)
-        self.load.top_up()
+        self.top_up()
         self.environment.analyze()
         with self.environment.workers(self.job.processors) as workers:
             self.feed_until(lambda: self.manager.ready() == 1, "The worker")
@@ -131,8 +104,13 @@ class Run(Live):
             restarts = [self.restart(workers, number) for number in range(self.job.times)]
             self.wait(lambda: not self.load.pending(), "The last task")
             self.end(workers)
-        found = audited(self.load.read(), restarts, submitted=self.load.submitted, began=began)
+        starts = self.environment.probe.read()
+        found = audited(starts, restarts, submitted=self.load.submitted, began=began)
         return {**found, **self.reported_by_rows()}
+
+    def top_up(self) -> None:
+        """Have so many tasks wait that no processor lacks one."""
+        self.load.top_up(self.environment.probe.count(), STOCK * self.job.processors)
 
     def restart(self, workers: Workers, number: int) -> Restart:
         asked = time.monotonic()
@@ -144,7 +122,7 @@ class Run(Live):
 
     def feed_until(self, condition: Callable[[], bool], what: str) -> None:
         def reached() -> bool:
-            self.load.top_up()
+            self.top_up()
             return condition()
 
         self.wait(reached, what)
@@ -152,7 +130,7 @@ class Run(Live):
     def feed_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self.load.top_up()
+            self.top_up()
             time.sleep(STEP)
 
     def reported_by_rows(self) -> dict[str, int]:
@@ -163,16 +141,7 @@ class Run(Live):
         return {"unfinished": unfinished, "attempts": Attempt.objects.count()}
 
 
-# Whether it went unnoticed, from the history of what processors did
-
-
-class Event(NamedTuple):
-    """What a processor did; ``at`` is in seconds of the recorder's clock."""
-
-    at: float
-    pid: int
-    event: str
-    task: int = 0
+# Whether it went unnoticed, from when processors began tasks
 
 
 @dataclass(frozen=True)
@@ -184,25 +153,24 @@ class Restart:
 
 
 def audited(
-    events: Sequence[Event], restarts: Sequence[Restart], *, submitted: int, began: float
+    starts: Sequence[Start], restarts: Sequence[Restart], *, submitted: int, began: float
 ) -> dict[str, Any]:
     """Return the figures of a run; the restarts are those that have been done."""
     first, last = restarts[0].asked, restarts[-1].done
-    begins = Counter(event.task for event in events if event.event == BEGAN)
-    ends = [event for event in events if event.event == ENDED]
-    acquires = sorted(event.at for event in events if event.event == ACQUIRED)
-    before = per_second(ends, began + FIRST_SECONDS, first)
-    during = per_second(ends, first, last)
+    tasks = {start.task for start in starts}
+    moments = sorted(start.at / 1e9 for start in starts)
+    before = per_second(moments, began + FIRST_SECONDS, first)
+    during = per_second(moments, first, last)
     usual = statistics.median(before)
     took = [one.done - one.asked for one in restarts]
     return {
         "restarts": len(restarts),
         "tasks": submitted,
-        "lost": submitted - len({event.task for event in ends}),
-        "twice": sum(count - 1 for count in begins.values()),
-        "unattended": longest(uncovered(tenures(events), first, last)),
-        "between": longest(pairwise(within(acquires, first, last))),
-        "between_before": longest(pairwise(within(acquires, began, first))),
+        "lost": submitted - len(tasks),
+        "twice": len(starts) - len(tasks),
+        "unattended": longest(uncovered(tenures(starts), first, last)),
+        "between": longest(pairwise(within(moments, first, last))),
+        "between_before": longest(pairwise(within(moments, began, first))),
         "usual": usual,
         "lowest_before": min(before),
         "lowest": min(during),
@@ -214,18 +182,13 @@ def audited(
     }
 
 
-def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
-    """
-    Return from when to when each processor was there to acquire.
-
-    That is from its first acquire until it last acquired, or ended a task: one that is asked
-    to stop ends at most the task that it is running, of some 20 ms.
-    """
+def tenures(starts: Iterable[Start]) -> list[tuple[float, float]]:
+    """Return from when to when each processor was at work: until its last task ended."""
     found: dict[int, tuple[float, float]] = {}
-    for event in sorted(events, key=lambda one: one.at):
-        if event.event == ACQUIRED or event.pid in found:
-            since, _until = found.get(event.pid, (event.at, event.at))
-            found[event.pid] = (since, event.at)
+    for start in sorted(starts, key=lambda one: one.at):
+        at = start.at / 1e9
+        since, _until = found.get(start.pid, (at, at))
+        found[start.pid] = (since, at + SECONDS)
     return sorted(found.values())
 
 
@@ -251,11 +214,11 @@ def longest(spans: Iterable[tuple[float, float]]) -> float:
     return max((until - since for since, until in spans), default=0.0)
 
 
-def per_second(ends: Iterable[Event], first: float, last: float) -> list[int]:
-    """Return how many tasks ended in each whole second from first to last."""
+def per_second(moments: Iterable[float], first: float, last: float) -> list[int]:
+    """Return how many tasks began in each whole second from first to last."""
     counts = [0] * max(1, int(last - first))
-    for event in ends:
-        second = int((event.at - first) // 1)
+    for moment in moments:
+        second = int((moment - first) // 1)
         if 0 <= second < len(counts):
             counts[second] += 1
     return counts
@@ -266,7 +229,7 @@ class Restarts(RunCommand):
     name = "restarts"
     about = "Restart a worker under load, and find out whether anyone could notice."
     epilog = EPILOG + (
-        "It ends with 1 when a task was lost or run twice, or when for a moment nobody acquired."
+        "It ends with 1 when a task was lost or run twice, or when for a moment nobody was at work."
     )
 
     def add_options(self, option: Callable[..., Any]) -> None:
@@ -283,7 +246,7 @@ class Restarts(RunCommand):
         )
 
     def wrong(self, record: Record) -> Sequence[str]:
-        """Return whether a task was lost or run twice, or nobody acquired for a moment."""
+        """Return whether a task was lost or run twice, or nobody was at work for a moment."""
         return [name for name in BAD if record[name]]
 
     def tables(self, runs: Sequence[Record]) -> Sequence[str]:

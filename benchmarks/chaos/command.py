@@ -15,13 +15,13 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.command import EPILOG, SPARE, Record, RunCommand, say
-from benchmarks.recorder import EVENTS
 from benchmarks.report import listed, section
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
 from tests.databases import Server, UnavailableError
 
 from .faults.kinds import Fault
+from .terms import EVENTS
 
 EVERY = 30.0
 GRACE = 15.0

@@ -1,5 +1,9 @@
 """
-What the handlers see and do, and which attempts run at once.
+What the handlers see and do, and what is asked of the queue and answered, in a file that outlives
+their processes and that no clock can spoil.
+
+Each line is written by one call that appends, so processes don't mix theirs. Times are of the
+clock that all processes of a machine share and that nobody sets.
 
 Whether two attempts of a task run at once is not left to times: each attempt holds a lock
 in a file while it runs, which the kernel takes from it no later than its process is seen to
@@ -10,26 +14,46 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
+import json
 import os
 import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-
-from benchmarks.recorder import Recorder
 
 from .terms import HOST, this_folder
 
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 FLOCK = struct.Struct("hhqqi4x")
 SLOTS = 64
 """How many attempts of a task can have locks of their own, of how many bytes."""
 
 
-class AttemptRecorder(Recorder):
+class Recorder:
     """Opened by each process for itself: a lock belongs to the process that took it."""
 
     def __init__(self) -> None:
         files = this_folder()
-        super().__init__(files.events, pid=os.getpid(), host=os.environ[HOST])
+        self.known = {"pid": os.getpid(), "host": os.environ[HOST]}
+        # A pid is used again sometimes, by a process that begins later.
+        self.numbers = itertools.count(time.monotonic_ns())
+        self.events = os.open(files.events, FLAGS, 0o600)
         self.locks = os.open(files.locks, os.O_CREAT | os.O_CLOEXEC | os.O_RDWR, 0o600)
+
+    def write(self, **event: Any) -> None:
+        line = {"at": time.monotonic(), **self.known, **event}
+        os.write(self.events, json.dumps(line).encode() + b"\n")
+
+    def ask(self, verb: str, given: dict[str, Any]) -> int:
+        """Write what is asked, before it is; return the number under which it is answered."""
+        number = next(self.numbers)
+        self.write(number=number, verb=verb, given=given)
+        return number
+
+    def answer(self, number: int, answer: str, reported: dict[str, Any]) -> None:
+        self.write(number=number, answer=answer, reported=reported)
 
     def record(self, event: str, lease: Any, **more: Any) -> None:
         attempt = {"task": lease.task_id, "attempt": lease.attempt, "holder": lease.holder}
@@ -60,11 +84,17 @@ class AttemptRecorder(Recorder):
 
 
 class Own:
-    recorder: AttemptRecorder | None = None
+    recorder: Recorder | None = None
 
 
-def recorder() -> AttemptRecorder:
+def recorder() -> Recorder:
     """Return this process's own."""
     if Own.recorder is None or Own.recorder.known["pid"] != os.getpid():
-        Own.recorder = AttemptRecorder()
+        Own.recorder = Recorder()
     return Own.recorder
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open() as opened:
+        for line in opened:
+            yield json.loads(line)

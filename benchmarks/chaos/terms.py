@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorder import EVENTS
-
 from .operations import PLAYS, WEBS
 
 HOST, ISOLATION = "CHAOS_HOST", "CHAOS_ISOLATION"
+EVENTS = "events"
+"""The file of a run for what handlers do, and for what is asked of the queue and answered."""
 
 
 @dataclass(frozen=True)

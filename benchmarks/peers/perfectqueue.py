@@ -93,6 +93,18 @@ class Load(PerfectQueue):
         super().__init__(target)
         self.job = job
         self.folder = folder
+        self.submitted = 0
+
+    def task_of(self, index: int) -> dict[str, Any]:
+        """Return a task as Queue.submit_many() takes it, where ``top_up()`` submits them."""
+        raise NotImplementedError
+
+    def top_up(self, begun: int, stock: int) -> None:
+        """Where fewer wait than so many, submit as many more."""
+        if self.submitted - begun < stock:
+            indexes = range(self.submitted, self.submitted + stock)
+            self.queue.submit_many(map(self.task_of, indexes))
+            self.submitted += stock
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"PERFECTQUEUE": self.options, "constants": self.constants}

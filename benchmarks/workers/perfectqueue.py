@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import signal
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from benchmarks import probe
-from benchmarks.recorder import ACQUIRED, BEGAN, BORN, ENDED, note
-from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
 
 DIES_AT_START = 0.05
 SHORT = 0.05
 LARGE = 256 * 2**20
 GROWN_AFTER = 1.2
+BORN = -1
+"""What a processor notes of itself, in place of a task."""
 
 
 class Noop(Application):
@@ -58,38 +56,6 @@ class Sleep(Application):
 
 class SleepDispatch(Dispatch):
     routes = {"sleep": Sleep}
-
-
-# Restarts
-
-
-class Recorded(Application):
-    """Holds its processor for a moment; its processor notes whenever it has acquired."""
-
-    @classmethod
-    def after_fork(cls) -> None:
-        for name in ("finish_and_acquire", "take_alone"):
-            setattr(store, name, noting(getattr(store, name)))
-
-    def perform(self) -> None:
-        data = self.task.data
-        note(BEGAN, task=data["i"])
-        time.sleep(data["seconds"])
-        note(ENDED, task=data["i"])
-
-
-def noting(acquire: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(acquire)
-    def noted(*arguments: Any, **options: Any) -> Any:
-        taken = acquire(*arguments, **options)
-        note(ACQUIRED)
-        return taken
-
-    return noted
-
-
-class RecordedDispatch(Dispatch):
-    routes = {"recorded": Recorded}
 
 
 # Sustained work
@@ -137,10 +103,10 @@ class SustainedDispatch(Dispatch):
 
 
 class Noted(Application):
-    """Records that a processor has begun with it."""
+    """Notes that a processor has begun with it."""
 
     def perform(self) -> None:
-        note(self.task.type)
+        probe.note(self.task.data["i"])
         self.act()
 
     def act(self) -> None:
@@ -149,7 +115,7 @@ class Noted(Application):
     @classmethod
     def after_fork(cls) -> None:
         if cls is Noted:
-            note(BORN)
+            probe.note(BORN)
             if random.random() < DIES_AT_START:
                 os._exit(1)
 

@@ -18,7 +18,7 @@ class CommandTests(Folder, TransactionTestCase):
 
     def test_three_restarts_go_unnoticed(self):
         """
-        Nothing is lost or run twice, and at every moment there is who acquires.
+        Nothing is lost or run twice, and at every moment a processor is at work.
         """
         kind = kind_of(connection)
         if kind not in SERVERS:
@@ -51,26 +51,21 @@ class CommandTests(Folder, TransactionTestCase):
 
 class AuditTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
-        from benchmarks.recorder import ACQUIRED, BEGAN, ENDED
-        from benchmarks.restarts import Event, Restart, Restarts, audited
+        from benchmarks.probe import Start
+        from benchmarks.restarts import SECONDS, Restart, Restarts, audited
 
-        events = [
-            Event(moment, pid, ACQUIRED)
-            for pid, moments in ((1, (0.0, 2.0, 4.0)), (2, (4.5, 9.0)))
-            for moment in moments
-        ]
-        for task, moment in enumerate([1.2, 1.8, 2.5, 3.5, 4.3, 5.5]):
-            pid = 1 if moment < 5 else 2
-            events += [Event(moment - 0.1, pid, BEGAN, task), Event(moment, pid, ENDED, task)]
-        events.append(Event(5.0, 2, BEGAN, 3))
-        found = audited(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
+        moments = {1: (0.5, 1.2, 1.8, 2.5, 3.5, 4.3), 2: (4.8, 5.5, 9.0)}
+        begun = [(pid, moment) for pid, its in moments.items() for moment in its]
+        starts = [Start(pid, task, int(moment * 1e9)) for task, (pid, moment) in enumerate(begun)]
+        starts.append(Start(2, 3, int(5.0e9)))
+        found = audited(starts, [Restart(3.0, 6.0)], submitted=10, began=0.0)
         self.assertEqual((found["lost"], found["twice"]), (1, 1))
-        self.assertAlmostEqual(found["unattended"], 4.5 - 4.3)
+        self.assertAlmostEqual(found["unattended"], 4.8 - 4.3 - SECONDS)
         self.assertEqual((found["usual"], found["lowest"]), (1.5, 1))
         self.assertEqual(found["took"], 3.0)
         self.assertTrue(Restarts().is_bad({**found, "unfinished": 0, "attempts": 0}))
 
-    def test_the_time_without_an_acquirer_is_what_no_tenure_covers(self):
+    def test_the_time_without_a_processor_is_what_no_tenure_covers(self):
         from benchmarks.restarts import uncovered
 
         spans = [(0.0, 2.0), (1.0, 3.0), (3.5, 4.0)]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.database import Link
-from benchmarks.recorder import read_lines
 
 from ..calls import BROKEN, Call, Ref, refs
 from ..operations import WEBS, Counted, counted
+from ..recorder import read_lines
 from ..scenario import Rate
 from ..workload.webs import Web
 

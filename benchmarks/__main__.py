@@ -18,7 +18,6 @@ from benchmarks.sample import Job
 from benchmarks.scale import SHORT, Scale
 
 ROUNDS = 3
-PATIENCE = 5.0
 
 
 class Benchmarks(Command):
@@ -31,7 +30,6 @@ class Benchmarks(Command):
         option("--rounds", type=count, help=f"how often each is measured; {ROUNDS}, 1 if --short")
         option("--tasks", type=count, help="how many tasks a peer of common speed drains")
         option("--many", type=count, help="how many tasks a large backlog has")
-        option("--patience", type=float, help="seconds to wait for an idle machine before each")
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         databases = options.databases or plan.DATABASES
@@ -46,16 +44,12 @@ class Benchmarks(Command):
         runner = stack.enter_context(Runner())
         versions = {database: site.version() for database, site in sites.items()}
         yield {"machine": machine.described(options.peers, versions)}
-        usual = PATIENCE * (not options.short)
-        patience = usual if options.patience is None else options.patience
-        idle, began = machine.IdleMachine(), time.monotonic()
+        began = time.monotonic()
         say(f"{len(jobs)} samples, each written to {options.output}")
         for number, job in enumerate(jobs, 1):
-            if patience:
-                idle.wait(patience)
             taken = job.as_json()
             found = runner.run_on(sites[job.database], "benchmarks.sample:measure", taken)
-            yield {**taken, "sync_us": idle.sync_time(), **found}
+            yield {**taken, **found}
             say(f"{number}/{len(jobs)} {time.monotonic() - began:4.0f} s")
 
     def report(self, records: Sequence[Record]) -> str:

@@ -22,11 +22,6 @@ LEGEND = (
     "‡ not every task ran exactly once, or not all were done."
 )
 
-NOISE = (
-    ("sync_us", "Write and sync of 8 KiB after each sample, µs", 0),
-    ("others", "Cores that worked for other processes while a queue was drained", 2),
-)
-
 DISTURBING = 0.2
 
 Record = dict[str, Any]
@@ -72,16 +67,14 @@ def tables(records: Iterable[Record]) -> str:
 
 
 def noise(records: Iterable[Record]) -> str:
-    """Describe what the machine did beside, and how its disk varied."""
-    records = list(records)
-    parts = []
-    for name, words, digits in NOISE:
-        values = [record[name] for record in records if name in record and "metric" in record]
-        if values:
-            parts.append(f"{words}: {spread(values, digits)}.")
-        if name == "others" and values and statistics.median(values) > DISTURBING:
-            parts.append("**That many disturb: take the figures again on a quiet machine.**")
-    return " ".join(parts)
+    """Describe what the machine did beside."""
+    cores = [record["others"] for record in records if "others" in record]
+    if not cores:
+        return ""
+    said = f"Cores that worked for other processes while a queue was drained: {spread(cores, 2)}."
+    if statistics.median(cores) > DISTURBING:
+        said += " **That many disturb: take the figures again on a quiet machine.**"
+    return said
 
 
 def failure(record: Record) -> str:

@@ -6,37 +6,34 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from benchmarks import machine, plan, report
 from benchmarks.command import Command, Record, count, names, run, say, started
+from benchmarks.environment import Scale
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, kind_of, missing
 from benchmarks.runner import Runner
-from benchmarks.sample import Job
-from benchmarks.scale import SHORT, Scale
-
-ROUNDS = 3
 
 
 class Benchmarks(Command):
     about = "Measure this queue beside others and beside the database alone."
 
     def add_options(self, option: Callable[..., Any]) -> None:
-        option("--short", action="store_true", help="a few minutes: few peers, small numbers")
         option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
         option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
-        option("--rounds", type=count, help=f"how often each is measured; {ROUNDS}, 1 if --short")
-        option("--tasks", type=count, help="how many tasks a peer of common speed drains")
-        option("--many", type=count, help="how many tasks a large backlog has")
+        option("--rounds", type=count, default=3, help="how often each is measured; %(default)s")
+        few, many = Scale.tasks, Scale.many
+        option("--tasks", type=count, default=few, help="of a drain of a peer of common speed")
+        option("--many", type=count, default=many, help="how many tasks a large backlog has")
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         databases = options.databases or plan.DATABASES
-        asked = options.peers or plan.all_peers(short=options.short)
-        options.peers = those_installed(those_with(databases, asked))
+        options.peers = those_installed(those_with(databases, options.peers or list(PEERS)))
         sites = started(databases if options.peers else (), stack)
-        jobs = those_asked_for(options, list(sites))
+        metrics = options.metrics or list(MEASURES)
+        scale = Scale(tasks=options.tasks, many=options.many)
+        jobs = list(plan.jobs(options.rounds, metrics, list(sites), options.peers, scale))
         if not jobs:
             raise ValueError(
                 "There is nothing to measure: no peer takes part in this on these databases."
@@ -47,9 +44,7 @@ class Benchmarks(Command):
         began = time.monotonic()
         say(f"{len(jobs)} samples, each written to {options.output}")
         for number, job in enumerate(jobs, 1):
-            taken = job.as_json()
-            found = runner.run_on(sites[job.database], "benchmarks.sample:measure", taken)
-            yield {**taken, **found}
+            yield {**job, **runner.run_on(sites[job["database"]], "benchmarks.plan:measure", job)}
             say(f"{number}/{len(jobs)} {time.monotonic() - began:4.0f} s")
 
     def report(self, records: Sequence[Record]) -> str:
@@ -85,26 +80,6 @@ def those_installed(peers: Sequence[str]) -> list[str]:
         else:
             found.append(peer)
     return found
-
-
-def those_asked_for(options: argparse.Namespace, databases: Sequence[str]) -> list[Job]:
-    """Return the samples to be taken of what is there."""
-    return list(
-        plan.jobs(
-            peers=options.peers,
-            databases=databases,
-            metrics=options.metrics or plan.all_metrics(short=options.short),
-            rounds=options.rounds or (1 if options.short else ROUNDS),
-            scale=scale_of(options),
-            short=options.short,
-        )
-    )
-
-
-def scale_of(options: argparse.Namespace) -> Scale:
-    scale = SHORT if options.short else Scale()
-    given = {name: getattr(options, name) for name in ("tasks", "many")}
-    return replace(scale, **{name: value for name, value in given.items() if value})
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import machine, plan, report
-from benchmarks.child import leave
 from benchmarks.peers import installed
-from benchmarks.runner import Runner
+from benchmarks.runner import Runner, leave
 from benchmarks.servers import Site
 from tests.databases import ServerError, UnavailableError
 

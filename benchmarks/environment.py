@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,25 @@ from benchmarks import probe, processes
 from benchmarks.cleanup import WORKERS, end_all
 from benchmarks.database import Target, connect, this_target
 from benchmarks.peers.base import Peer
-from benchmarks.scale import Scale
 
 STEP = 0.005
+
+
+@dataclass(frozen=True)
+class Scale:
+    """
+    ``tasks`` is what a peer of size 1 drains with one process. ``cap`` is how many
+    seconds a drain may take: what is not done then is left, and that is said.
+    """
+
+    tasks: int = 5_000
+    bulk: int = 10_000
+    submits: int = 2_000
+    latencies: int = 200
+    idle: float = 5.0
+    few: int = 10_000
+    many: int = 1_000_000
+    cap: float = 60.0
 
 
 class StuckError(Exception):

@@ -1,20 +1,24 @@
-"""Which samples are taken, and in which order."""
+"""
+Which samples are taken, and in which order: each in a process of its own.
+
+So each peer has its own Django, and nothing of one sample is left for the next.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from benchmarks.database import this_target
+from benchmarks.environment import Environment, Scale
 from benchmarks.measures import MEASURES
-from benchmarks.peers import OURS, PEERS, kind_of
-from benchmarks.sample import Job
-from benchmarks.scale import Scale
+from benchmarks.peers import OURS, kind_of, make
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
-IN_SHORT = (OURS, "perfectqueue-each", "pgqueuer", "django-tasks-db", "raw-100", "pgbench")
-METRICS_IN_SHORT = ("submit", "bulk", "drain", "latency", "counts")
 BESIDE_ITSELF = ("backlog", "snapshot")
-VARIANTS_IN_SHORT = {"drain": ("1",), "latency": ("1",)}
 PARTS = {
     "perfectqueue-each": ("drain", "counts"),
     "perfectqueue-users": ("bulk", "drain", "backlog", "counts"),
@@ -24,15 +28,20 @@ PARTS = {
 """What is measured of a variant: where it would not differ, it has no part."""
 
 
+def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Take a sample, in its own process."""
+    target = this_target()
+    environment = Environment(make(job["peer"], target), target, folder, Scale(**job["scale"]))
+    return MEASURES[job["metric"]].measure(environment, job["variant"])
+
+
 def jobs(
-    *,
-    peers: Sequence[str],
-    databases: Sequence[str],
-    metrics: Sequence[str],
     rounds: int,
+    metrics: Sequence[str],
+    databases: Sequence[str],
+    peers: Sequence[str],
     scale: Scale,
-    short: bool,
-) -> Iterator[Job]:
+) -> Iterator[dict[str, Any]]:
     """
     Yield the samples round by round, the peers of one measure next to each other.
 
@@ -40,20 +49,22 @@ def jobs(
     peer is compared with itself, its variants are next to each other instead.
     """
     for number, metric in itertools.product(range(1, rounds + 1), metrics):
-        there = variants(metric, short=short)
+        variants = MEASURES[metric].variants
         if metric in BESIDE_ITSELF:
-            found = itertools.product(databases, peers, there)
+            found = itertools.product(databases, peers, variants)
         else:
-            turned = itertools.product(there, databases, peers)
+            turned = itertools.product(variants, databases, peers)
             found = ((database, peer, variant) for variant, database, peer in turned)
         for database, peer, variant in found:
             if takes_part(peer, metric, variant, database):
-                yield Job(number, metric, variant, database, peer, scale)
-
-
-def variants(metric: str, *, short: bool) -> Sequence[str]:
-    there = MEASURES[metric].variants
-    return VARIANTS_IN_SHORT.get(metric, there) if short else there
+                yield {
+                    "round": number,
+                    "metric": metric,
+                    "variant": variant,
+                    "database": database,
+                    "peer": peer,
+                    "scale": asdict(scale),
+                }
 
 
 def takes_part(peer: str, metric: str, variant: str, database: str) -> bool:
@@ -65,11 +76,3 @@ def takes_part(peer: str, metric: str, variant: str, database: str) -> bool:
     if metric == "latency" and variant != "1":
         return peer == OURS
     return metric != "counts" or database == "postgresql"
-
-
-def all_peers(*, short: bool) -> tuple[str, ...]:
-    return IN_SHORT if short else tuple(PEERS)
-
-
-def all_metrics(*, short: bool) -> tuple[str, ...]:
-    return METRICS_IN_SHORT if short else tuple(MEASURES)

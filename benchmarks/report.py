@@ -183,10 +183,8 @@ def section(title: str, lines: Sequence[str]) -> str:
 def machine(said: Record) -> str:
     servers = ", ".join(f"{name} {version}" for name, version in said["servers"].items())
     packages = ", ".join(f"{name} {version}" for name, version in said["packages"].items())
-    short = ["**The short form: it shows what the tables hold, and is too small to rest on.**", ""]
     return "\n".join(
         [
-            *(short if "--short" in said["command"] else ()),
             f"- Command: `{said['command']}`",
             f"- Begun: {said['started']}",
             f"- Machine: {said['cores']} cores of {said['processor']}, {said['memory_gib']:g} GiB,"

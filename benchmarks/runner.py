@@ -1,17 +1,24 @@
-"""Takes the samples one after the other, and leaves nothing running."""
+"""
+Runs parts of benchmarks, each in a process of its own, and leaves nothing running.
+
+That process is ``python -m benchmarks.runner MODULE:NAME JOB RESULT``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks import probe, processes
 from benchmarks.cleanup import RUN, end_all, start_cleanup
@@ -59,7 +66,7 @@ class Runner:
         """
         result, log = folder / "result.json", folder / "sample.log"
         given = {**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")}
-        command = [sys.executable, "-m", "benchmarks.child", part, json.dumps(job), result]
+        command = [sys.executable, "-m", "benchmarks.runner", part, json.dumps(job), result]
         process = processes.start(command, given, log)
         try:
             process.wait(self.patience)
@@ -93,3 +100,23 @@ def in_memory() -> str:
     if IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK):
         return str(IN_MEMORY)
     return tempfile.gettempdir()
+
+
+def leave(signum: int, _frame: object) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+def main() -> None:
+    """Write what a job and the folder for its files come to; an error is a result, too."""
+    signal.signal(signal.SIGTERM, leave)
+    part, job, result = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+    try:
+        found = pkgutil.resolve_name(part)(job, result.parent)
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

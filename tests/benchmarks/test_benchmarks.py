@@ -15,7 +15,7 @@ from django.test import SimpleTestCase, tag
 from ..waiting import wait_until
 from .command import ROOT, Command
 
-SMALLEST = ("--short", "--databases", "sqlite", "--tasks", "20", "--metrics", "drain")
+SMALLEST = ("--databases", "sqlite", "--tasks", "20", "--metrics", "drain")
 
 
 def setUpModule():
@@ -56,7 +56,9 @@ class CommandTests(Command, SimpleTestCase):
     @tag("thorough")
     def test_the_smallest_run_drains_and_makes_its_tables(self):
         peers = "perfectqueue,raw-100"
-        printed = self.run_to_the_end(*SMALLEST, "--peers", peers, "--output", str(self.results))
+        printed = self.run_to_the_end(
+            *SMALLEST, "--rounds", "1", "--peers", peers, "--output", str(self.results)
+        )
         head, *samples = map(json.loads, self.results.read_text().splitlines())
         self.assertEqual(list(head["machine"]["servers"]), ["sqlite"])
         self.assertEqual({sample["peer"] for sample in samples}, set(peers.split(",")))
@@ -91,7 +93,7 @@ class CommandTests(Command, SimpleTestCase):
         self.assert_nothing_is_left()
 
     def test_what_can_not_be_done_is_said_in_one_line(self):
-        alone = ("--short", "--databases", "sqlite", "--peers", "raw-100")
+        alone = ("--databases", "sqlite", "--peers", "raw-100")
         self.results.write_text("nonsense")
         reported = {
             (*alone, "--output", "/nowhere/results"): "can't be written",

@@ -128,11 +128,10 @@ class Peer:
             f"INSERT INTO {table} ({taken}) SELECT {given} FROM {row} CROSS JOIN {series}"
         )
 
-    def numbered(self, name: str, number: str = "series.n") -> str:
+    def numbered(self, name: str) -> str:
         """Return an expression for a text of its own in each row that is copied."""
-        if self.target.kind == "sqlite":
-            return f"'{name}-' || {number}"
-        return f"concat('{name}-', {number})"
+        is_sqlite = self.target.kind == "sqlite"
+        return f"'{name}-' || series.n" if is_sqlite else f"concat('{name}-', series.n)"
 
     def columns(self, table: str) -> list[str]:
         if self.target.kind == "sqlite":

@@ -1,5 +1,5 @@
 """
-When each task began, without asking the database.
+When each task began, and ended where that matters, without asking the database.
 
 A task that does nothing else calls ``note()``: it appends one record of fixed size to a
 file in memory, so that a reader knows who ran what, and when, by the length of the file.
@@ -35,6 +35,11 @@ def note(index: int) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         Writer.descriptor = os.open(os.environ[VARIABLE], flags, 0o600)
     os.write(Writer.descriptor, RECORD.pack(os.getpid(), index, at))
+
+
+def note_end(index: int) -> None:
+    """Say that it has ended, by the complement of its index."""
+    note(~index)
 
 
 class Reader:

@@ -104,13 +104,15 @@ class Run(Live):
             restarts = [self.restart(workers, number) for number in range(self.job.times)]
             self.wait(lambda: not self.load.pending(), "The last task")
             self.end(workers)
-        starts = self.environment.probe.read()
-        found = audited(starts, restarts, submitted=self.load.submitted, began=began)
+        notes = self.environment.probe.read()
+        found = audited(notes, restarts, submitted=self.load.submitted, began=began)
         return {**found, **self.reported_by_rows()}
 
     def top_up(self) -> None:
         """Have so many tasks wait that no processor lacks one."""
-        self.load.top_up(self.environment.probe.count(), STOCK * self.job.processors)
+        # Each has noted its end, too.
+        ended = self.environment.probe.count() // 2
+        self.load.top_up(ended, STOCK * self.job.processors)
 
     def restart(self, workers: Workers, number: int) -> Restart:
         asked = time.monotonic()
@@ -153,11 +155,12 @@ class Restart:
 
 
 def audited(
-    starts: Sequence[Start], restarts: Sequence[Restart], *, submitted: int, began: float
+    notes: Sequence[Start], restarts: Sequence[Restart], *, submitted: int, began: float
 ) -> dict[str, Any]:
     """Return the figures of a run; the restarts are those that have been done."""
     first, last = restarts[0].asked, restarts[-1].done
-    tasks = {start.task for start in starts}
+    starts = [note for note in notes if note.task >= 0]
+    ended = {~note.task for note in notes if note.task < 0}
     moments = sorted(start.at / 1e9 for start in starts)
     before = per_second(moments, began + FIRST_SECONDS, first)
     during = per_second(moments, first, last)
@@ -166,9 +169,9 @@ def audited(
     return {
         "restarts": len(restarts),
         "tasks": submitted,
-        "lost": submitted - len(tasks),
-        "twice": len(starts) - len(tasks),
-        "unattended": longest(uncovered(tenures(starts), first, last)),
+        "lost": submitted - len(ended),
+        "twice": len(starts) - len({start.task for start in starts}),
+        "unattended": longest(uncovered(tenures(notes), first, last)),
         "between": longest(pairwise(within(moments, first, last))),
         "between_before": longest(pairwise(within(moments, began, first))),
         "usual": usual,
@@ -182,13 +185,12 @@ def audited(
     }
 
 
-def tenures(starts: Iterable[Start]) -> list[tuple[float, float]]:
+def tenures(notes: Iterable[Start]) -> list[tuple[float, float]]:
     """Return from when to when each processor was at work: until its last task ended."""
     found: dict[int, tuple[float, float]] = {}
-    for start in sorted(starts, key=lambda one: one.at):
-        at = start.at / 1e9
-        since, _until = found.get(start.pid, (at, at))
-        found[start.pid] = (since, at + SECONDS)
+    for note in sorted(notes, key=lambda one: one.at):
+        at = note.at / 1e9
+        found[note.pid] = (found.get(note.pid, (at, at))[0], at)
     return sorted(found.values())
 
 

@@ -1,18 +1,16 @@
 """
 One scenario on real processors and a real database, in a process of its own.
 
-What each user got is read from the rows of its tasks, as anyone could.
+What each user got is read from what its handlers noted when they began and ended.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from .scenario import Arrival, Followers, arrivals, find
 TICK = 0.005
 AT_ONCE = 5_000
 DAY = 86_400.0
+LEAST = 1e-6
 
 
 class Sleepers(Load):
@@ -77,16 +76,17 @@ class Feeder:
         self.followers = Followers(peer.scenario)
         self.followers.first()
         self.sent: list[Arrival] = []
-        self.seen = 0
+        self.seen = self.begun = 0
 
-    def follow(self, starts: Sequence[Start], began: float) -> None:
+    def follow(self, notes: Sequence[Start], began: float) -> None:
         """Have the next users come when what has started will have ended."""
-        for start in starts[self.seen :]:
+        for start in (note for note in notes[self.seen :] if note.task >= 0):
+            self.begun += 1
             task = self.sent[start.task]
             end = start.at / 1e9 - began + task.seconds
             if arrival := self.followers.after(task.user, end):
-                heapq.heappush(self.coming, (end, len(starts) + start.task, arrival))
-        self.seen = len(starts)
+                heapq.heappush(self.coming, (end, len(notes) + start.task, arrival))
+        self.seen = len(notes)
 
     def submit_until(self, moment: float) -> None:
         """Submit all that is due by then, in transactions of a common size."""
@@ -168,11 +168,10 @@ class Run(Live):
             self.feed(feeder, began)
             seconds = time.monotonic() - began
             self.end(workers)
-        sent, rows, starts = feeder.sent, runs_of(feeder.sent), environment.probe.read()
-        stretch = stretch_of(sent, rows.values())
-        again = released(sent, starts, rows, began=began, stretch=stretch)
-        again += in_steps(sent, starts, rows, began=began)
-        runs = sorted([*rows.values(), *again], key=attrgetter("due"))
+        notes = environment.probe.read()
+        if not notes:
+            raise StuckError("No task has run.")
+        runs = sorted(runs_of(feeder.sent, notes, began), key=attrgetter("due"))
         return audit.audited(scenario, runs, processors=processors, seconds=seconds)
 
     def feed(self, feeder: Feeder, began: float) -> None:
@@ -180,80 +179,34 @@ class Run(Live):
         while (now := time.monotonic() - began) < scenario.seconds:
             feeder.follow(probe.read(), began)
             feeder.submit_until(now)
-            if scenario.tasks is not None and probe.count() >= scenario.tasks:
+            if scenario.tasks is not None and feeder.begun >= scenario.tasks:
                 return
             time.sleep(TICK)
 
 
-def runs_of(sent: Sequence[Arrival]) -> dict[int, audit.Run]:
-    """Return each task's run by its row, in seconds since the first start."""
+def runs_of(sent: Sequence[Arrival], notes: Sequence[Start], began: float) -> list[audit.Run]:
+    """Return the runs of what was sent, in seconds since the first start, and what is left."""
     from django_perfectqueue.models import Task
 
-    rows = list(Task.objects.values_list("key", "user", "run_at", "started_at", "ended_at"))
-    began = min((row[3] for row in rows if row[3]), default=None)
-    if began is None:
-        raise StuckError("No task has run.")
-
-    def since(moment: datetime | None) -> float | None:
-        return None if moment is None else (moment - began).total_seconds()
-
-    found = {}
-    for key, user, due, started, ended in rows:
-        # That of a schedule's task has its tick, too.
-        number = int(key.partition("@")[0])
-        begin, end = since(started), since(ended)
-        took = sent[number].demand if begin is None or end is None else end - begin
-        found[number] = audit.Run(user, since(due) or 0.0, begin, end, took)
-    return found
-
-
-def stretch_of(coming: Sequence[Arrival], runs: Iterable[audit.Run]) -> float:
-    """Return by how much tasks took longer than they were to, by those that have finished."""
-    expected = [one.seconds for one in coming]
-    took = [run.seconds for run in runs if run.ended is not None]
-    return statistics.fmean(took) / statistics.fmean(expected) if took else 1.0
-
-
-def released(
-    coming: Sequence[Arrival],
-    starts: Sequence[Start],
-    rows: Mapping[int, audit.Run],
-    *,
-    began: float,
-    stretch: float,
-) -> list[audit.Run]:
-    """
-    Return the runs that ended in a release; the row of a task has only a later one, if any.
-
-    No row has their length: it is stretched as much as that of the finished tasks.
-    """
-    found = []
-    in_row = {number for number, run in rows.items() if run.started is not None}
-    for start in reversed(starts):
-        one = coming[start.task]
-        if start.task in in_row:
-            in_row.discard(start.task)
-        elif one.releases:
-            at = start.at / 1e9 - began
-            took = one.seconds * stretch
-            found.append(audit.Run(one.user, at, at, at + took, took))
-    return found
-
-
-def in_steps(
-    coming: Sequence[Arrival], starts: Sequence[Start], rows: dict[int, audit.Run], *, began: float
-) -> list[audit.Run]:
-    """Return the runs of all steps, in place of their tasks' rows; what is left has not begun."""
-    found, left = [], {n: one.seconds for n, one in enumerate(coming) if one.step}
-    for start in starts:
-        one = coming[start.task]
-        if one.step:
-            at = start.at / 1e9 - began
-            due = one.at if left[start.task] == one.seconds else at
-            found.append(audit.Run(one.user, due, at, at + one.step, one.step))
-            left[start.task] -= one.step
-    for number, seconds in left.items():
-        del rows[number]
-        if seconds > 0.0:
-            found.append(audit.Run(coming[number].user, coming[number].at, None, None, seconds))
-    return found
+    rows = list(Task.objects.values_list("key", "run_at", "started_at"))
+    first = min(row[2] for row in rows if row[2])
+    # That of a schedule's task has its tick, too; it is there once the schedule has come.
+    dues = {int(key.partition("@")[0]): (at - first).total_seconds() for key, at, _start in rows}
+    found, since = [], {}
+    left = {number: sent[number].demand for number in dues}
+    for note in notes:
+        at = note.at / 1e9 - began
+        if note.task >= 0:
+            since[note.task] = at
+            continue
+        number = ~note.task
+        one, start = sent[number], since.pop(number)
+        # What has made way or was released waits no more than any other that is next.
+        due = min(dues[number], start) if left[number] == one.demand else start
+        found.append(audit.Run(one.user, due, start, at, at - start))
+        left[number] -= one.step or one.seconds
+    return found + [
+        audit.Run(sent[number].user, dues[number], since.get(number), None, seconds)
+        for number, seconds in left.items()
+        if seconds > LEAST
+    ]

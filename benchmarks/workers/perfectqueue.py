@@ -52,6 +52,7 @@ class Sleep(Application):
     def pace(self, number: int, seconds: float) -> None:
         probe.note(number)
         time.sleep(seconds)
+        probe.note_end(number)
 
 
 class SleepDispatch(Dispatch):

@@ -52,15 +52,17 @@ class CommandTests(Folder, TransactionTestCase):
 class AuditTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
         from benchmarks.probe import Start
-        from benchmarks.restarts import SECONDS, Restart, Restarts, audited
+        from benchmarks.restarts import Restart, Restarts, audited
 
-        moments = {1: (0.5, 1.2, 1.8, 2.5, 3.5, 4.3), 2: (4.8, 5.5, 9.0)}
-        begun = [(pid, moment) for pid, its in moments.items() for moment in its]
-        starts = [Start(pid, task, int(moment * 1e9)) for task, (pid, moment) in enumerate(begun)]
-        starts.append(Start(2, 3, int(5.0e9)))
-        found = audited(starts, [Restart(3.0, 6.0)], submitted=10, began=0.0)
+        moments = {1: (1.2, 1.8, 2.5, 3.5, 4.3), 2: (5.5, 9.0)}
+        ends = [(pid, moment) for pid, its in moments.items() for moment in its]
+        notes = [Start(2, 3, int(5.0e9))]
+        for task, (pid, moment) in enumerate(ends):
+            notes.append(Start(pid, task, int((moment - 0.1) * 1e9)))
+            notes.append(Start(pid, ~task, int(moment * 1e9)))
+        found = audited(notes, [Restart(3.0, 6.0)], submitted=8, began=0.0)
         self.assertEqual((found["lost"], found["twice"]), (1, 1))
-        self.assertAlmostEqual(found["unattended"], 4.8 - 4.3 - SECONDS)
+        self.assertAlmostEqual(found["unattended"], 5.0 - 4.3)
         self.assertEqual((found["usual"], found["lowest"]), (1.5, 1))
         self.assertEqual(found["took"], 3.0)
         self.assertTrue(Restarts().is_bad({**found, "unfinished": 0, "attempts": 0}))

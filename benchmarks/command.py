@@ -161,9 +161,9 @@ class RunCommand(Command):
         """Return for how many seconds a run may go on."""
         return SPARE
 
-    @abstractmethod
     def summary(self, record: Record) -> str:
         """Return in a line what a run has found."""
+        return f"wrong: {', '.join(self.wrong(record)) or 'nothing'}"
 
     @abstractmethod
     def wrong(self, record: Record) -> Sequence[str]:
@@ -228,9 +228,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def names(known: Any) -> Callable[[str], list[str]]:
     def split(text: str) -> list[str]:
-        given = [name.strip() for name in text.split(",") if name.strip()]
+        given = listed(text)
         for name in given:
             if name not in known:
                 there = ", ".join(known)

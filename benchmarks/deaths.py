@@ -197,11 +197,8 @@ class Deaths(RunCommand):
     def patience(self, terms: Record) -> float:
         return float(terms["deaths"] * LONGEST + SPARE)
 
-    def summary(self, record: Record) -> str:
-        return f"grows: {', '.join(grown(record['samples'])) or 'nothing'}"
-
     def wrong(self, record: Record) -> Sequence[str]:
-        return grown(record["samples"])
+        return [f"{name} grows" for name in grown(record["samples"])]
 
     def table(self, run: Record) -> str:
         return table(run)

@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.database import Link, Target, connect
-from tests.databases import MariaDB, PostgreSQL, Server, SQLite, environment_for
+from tests.databases import environment_for
+from tests.databases.environment import SERVERS
 
 STATEMENTS = "pg_stat_statements"
-SERVERS: dict[str, type[Server]] = {
-    "postgresql": PostgreSQL,
-    "mariadb": MariaDB,
-    "sqlite": SQLite,
-}
 OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite": ":memory:"}
 
 

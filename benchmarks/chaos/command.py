@@ -17,8 +17,8 @@ from benchmarks import machine
 from benchmarks.command import EPILOG, SPARE, Record, RunCommand, say
 from benchmarks.report import listed, section
 from benchmarks.runner import Runner
-from benchmarks.servers import SERVERS
 from tests.databases import Server, UnavailableError
+from tests.databases.environment import SERVERS
 
 from .faults.kinds import Fault
 from .terms import EVENTS

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.database import Target
-from benchmarks.servers import SERVERS
+from benchmarks.environment import StuckError
 from tests.databases import Server
+from tests.databases.environment import SERVERS
 from tests.databases.server import DATABASE
 
 from .audit import attempts, checker, history, plays, triggers
@@ -37,10 +38,6 @@ SAMPLES = 20
 OPEN = ("ticket", "debouncedsubmit")
 SAID_SO = (" CRITICAL ", "stumbled")
 CORRECTED = ("A counter did not agree",)
-
-
-class StuckError(Exception):
-    """What was waited for did not come; the message holds the end of a worker's log."""
 
 
 class Run(Stage):

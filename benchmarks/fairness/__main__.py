@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, plan
-from benchmarks.command import Command, Record, count, from_on, run, started
+from benchmarks.command import Command, Record, count, from_on, listed, run, started
 from benchmarks.runner import Runner
 
 from . import charts
@@ -68,10 +68,6 @@ class Fairness(Command):
 
     def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
         return charts.drawn(records, folder)
-
-
-def listed(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def counts(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .report import head, unique, where
+from .report import head, unique, where, worst
 from .rules import OURS
 
 STYLE = {
@@ -42,12 +42,6 @@ def drawn(records: Iterable[Record], folder: Path) -> list[Path]:
                 for name in unique(samples, "scenario")
             ),
         ]
-
-
-def worst(samples: Sequence[Record], name: str) -> Record:
-    """Return the run of a scenario with the largest error."""
-    mine = [sample for sample in samples if sample["scenario"] == name]
-    return max(mine, key=lambda sample: sample["share_error"])
 
 
 def is_of_rules(samples: Sequence[Record]) -> bool:

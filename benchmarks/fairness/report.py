@@ -111,13 +111,18 @@ NEWCOMERS: dict[str, Callable[[Record], Any]] = {
 }
 
 
+def worst(samples: Sequence[Record], name: str) -> Record:
+    """Return the run of a scenario with the largest error."""
+    mine = [sample for sample in samples if sample["scenario"] == name]
+    return max(mine, key=lambda sample: sample["share_error"])
+
+
 def in_detail(samples: Sequence[Record], name: str) -> str:
     """Return a scenario's groups where the share error was largest."""
-    mine = [sample for sample in samples if sample["scenario"] == name]
-    worst = max(mine, key=lambda sample: sample["share_error"])
-    said = " ".join(filter(None, [f"{worst['title']}.", worst["about"]]))
-    seen = f"The run with the largest error: {head(where(worst))}."
-    return f"### {name}\n\n{said}\n{seen}\n\n{listed(worst['groups'], GROUPS)}"
+    run = worst(samples, name)
+    said = " ".join(filter(None, [f"{run['title']}.", run["about"]]))
+    seen = f"The run with the largest error: {head(where(run))}."
+    return f"### {name}\n\n{said}\n{seen}\n\n{listed(run['groups'], GROUPS)}"
 
 
 GROUPS: dict[str, Callable[[Record], Any]] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import django
 
+from benchmarks.command import names
 from benchmarks.figures import size, table
 from tests.databases import ServerError, UnavailableError, environment_for
 from tests.databases.environment import SERVERS
@@ -49,7 +50,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument(
         "--databases",
-        type=lambda text: [name for name in text.split(",") if name],
+        type=names(SERVERS),
         default=list(SERVERS),
         help=f"of {', '.join(SERVERS)}; without any, only the size is counted",
     )

@@ -38,10 +38,14 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     found = environment.peer.instead("drain", count, processes)
     if found:
         return found
+    fill(environment, count)
+    return drained(environment, processes, count)
+
+
+def fill(environment: Environment, count: int) -> None:
     environment.checkpoint()
     environment.peer.fill(count)
     environment.analyze()
-    return drained(environment, processes, count)
 
 
 def drained(
@@ -171,9 +175,7 @@ def beside_snapshot(environment: Environment, variant: str) -> dict[str, Any]:
     """Drain beside a session that keeps an old snapshot, so that no dead row can be removed."""
     environment.prepare(1)
     count = environment.size(environment.scale.tasks) * LONGER
-    environment.checkpoint()
-    environment.peer.fill(count)
-    environment.analyze()
+    fill(environment, count)
     with contextlib.ExitStack() as held:
         if variant == "held":
             held.enter_context(snapshot(environment.target))

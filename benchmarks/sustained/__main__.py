@@ -46,9 +46,6 @@ class Sustained(RunCommand):
     def patience(self, terms: Record) -> float:
         return float(terms["minutes"] * 60 + SPARE)
 
-    def summary(self, record: Record) -> str:
-        return f"missed: {', '.join(missed(record)) or 'nothing'}"
-
     def wrong(self, record: Record) -> Sequence[str]:
         return missed(record)
 

@@ -60,9 +60,7 @@ class Benchmarks(Command):
         trouble = "" if record.get("whole", True) else "  NOT WHOLE"
         if "rate" in record:
             return f"{what}: {record['rate']:,.0f}/s{trouble}"
-        if "p50" in record:
-            return f"{what}: {record['p50']:.1f} ms{trouble}"
-        return f"{what}: {record['finish']['statements']:.2f} statements{trouble}"
+        return f"{what}: {record['p50']:.1f} ms{trouble}"
 
 
 def those_with(databases: Sequence[str], peers: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ class Procrastinate(DjangoPeer):
 
     databases = ("postgresql",)
     packages = ("procrastinate", "psycopg")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
     table = "procrastinate_jobs"
     rows = {
         "waiting": {},
@@ -101,7 +101,7 @@ class PgQueuer(Peer):
 
     databases = ("postgresql",)
     packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
     table = "pgqueuer"
     rows = {"waiting": {"execute_after": "{now}"}, "scheduled": {"execute_after": "{tomorrow}"}}
     size = 4.0

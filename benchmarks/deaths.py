@@ -164,7 +164,8 @@ class Run(Live):
             "processes": float(len(processes.family(self.workers.pids))),
             "files": float(processes.files(self.supervisor)),
             "threads": float(processes.threads(self.supervisor)),
-            "memory_kib": own_memory(self.supervisor),
+            # What it has and no file: what a leak would add to.
+            "memory_kib": processes.memory_of(self.supervisor, "Anonymous"),
             "folder": float(len(list(self.load.folder.rglob("*")))),
         }
 
@@ -174,13 +175,6 @@ class Run(Live):
         before = set(children(self.supervisor))
         time.sleep(1.0)
         return len(before) == wanted and before == set(children(self.supervisor))
-
-
-def own_memory(pid: int) -> float:
-    """Return the KiB that this process has and no file: what a leak would add to."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    [anonymous] = (line.split()[1] for line in lines if line.startswith("Anonymous:"))
-    return float(anonymous)
 
 
 class Deaths(RunCommand):

@@ -62,12 +62,6 @@ class Workers:
     def processor_time(self) -> float:
         return processes.processor_time(self.pids)
 
-    def memory(self) -> float:
-        return processes.memory(self.pids)
-
-    def count(self) -> int:
-        return len(processes.family(self.pids))
-
     def have_ended(self) -> bool:
         return all(process.poll() is not None for process in self.processes)
 

@@ -72,13 +72,16 @@ def busy() -> float:
 
 def memory(roots: Iterable[int]) -> float:
     """Return the MiB in use, each page shared among those that use it (PSS)."""
-    total = 0
-    for pid in family(roots):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-    return total / 1024
+    return sum(memory_of(pid, "Pss") for pid in family(roots)) / 1024
+
+
+def memory_of(pid: int, kind: str) -> float:
+    """Return the KiB of a process of a kind that the kernel knows; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(f"{kind}:"):
+                return float(line.split()[1])
+    return 0.0
 
 
 def files(pid: int) -> int:

@@ -25,6 +25,8 @@ LEGEND = (
 DISTURBING = 0.2
 
 Record = dict[str, Any]
+Name = tuple[str, str, str, str]
+"""A metric, its variant, a database and a peer."""
 
 
 def read(file: Path) -> list[Record]:
@@ -86,15 +88,15 @@ class Results:
     """The samples, found by what was measured."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.samples: dict[tuple[str, str, str, str], dict[Any, Record]] = {}
+        self.samples: dict[Name, dict[Any, Record]] = {}
         for record in records:
             name = (record["metric"], record["variant"], record["database"], record["peer"])
             rounds = self.samples.setdefault(name, {})
             rounds[record.get("file"), record["round"]] = record
 
-    def of(self, *name: str) -> dict[Any, Record]:
-        """Return the samples by round: of a metric, variant, database and peer."""
-        return self.samples.get(name, {})  # type: ignore[arg-type]
+    def of(self, name: Name) -> dict[Any, Record]:
+        """Return the samples by round."""
+        return self.samples.get(name, {})
 
     def names(self, metric: str, place: int) -> list[str]:
         """Return what there is of a metric at a place of the name, in the order measured."""
@@ -107,23 +109,18 @@ class Results:
         there = [name for name in self.samples if name[0] == metric and name[2] == database]
         return list(dict.fromkeys(name[3] for name in there))
 
-    def values(self, name: tuple[str, str, str, str], *path: str) -> list[float]:
-        found = [inside(record, path) for record in self.of(*name).values()]
+    def values(self, name: Name, *path: str) -> list[float]:
+        found = [inside(record, path) for record in self.of(name).values()]
         return [value for value in found if value is not None]
 
-    def cell(self, name: tuple[str, str, str, str], *path: str, digits: int = 0) -> str:
+    def cell(self, name: Name, *path: str, digits: int = 0) -> str:
         """Return the median and, if there is more than one sample, the range."""
         text = spread(self.values(name, *path), digits)
         return text + self.marks(name) if path == ("rate",) else text
 
-    def ratio(
-        self,
-        above: tuple[str, str, str, str],
-        below: tuple[str, str, str, str],
-        *path: str,
-    ) -> str:
+    def ratio(self, above: Name, below: Name, *path: str) -> str:
         """Return the median of the ratios of samples of the same round."""
-        first, second = self.of(*above), self.of(*below)
+        first, second = self.of(above), self.of(below)
         pairs = [
             (inside(first[round_], path), inside(second[round_], path))
             for round_ in first
@@ -132,8 +129,8 @@ class Results:
         found = [one / other for one, other in pairs if one is not None and other]
         return f"{statistics.median(found):.2f}" if found else "-"
 
-    def marks(self, name: tuple[str, str, str, str]) -> str:
-        found = self.of(*name).values()
+    def marks(self, name: Name) -> str:
+        found = self.of(name).values()
         return "".join(mark for _, holds, mark in MARKS if any(map(holds, found)))
 
     def marked(self) -> bool:
@@ -269,7 +266,7 @@ def latency(results: Results) -> str:
         for database in results.databases("latency")
         for peer in results.peers("latency", database)
         for variant in results.names("latency", 1)
-        if results.of(*(name := ("latency", variant, database, peer)))
+        if results.of(name := ("latency", variant, database, peer))
     ]
     parts = {"p50 ms": "p50", "p95 ms": "p95", "p99 ms": "p99", "max ms": "max"}
     parts |= {"idle worker %": "worker_idle", "idle server %": "server_idle"}

@@ -46,6 +46,7 @@ def audited(
     asked = entitled(competitors(scenario, runs, step), given, step)
     first = int(scenario.judged_from / step)
     total = sum(given[first:])
+    whole = total or 1.0
     waits = waits_of(runs, seconds)
     gaps = {user: longest_gap(mine, seconds) for user, mine in by_user(runs).items()}
     users = [
@@ -67,14 +68,12 @@ def audited(
         "seconds": seconds,
         "tasks": sum(run.started is not None for run in runs),
         "used": total / ((STEPS - first) * step * processors),
-        "share_error": max(abs(user["got"] - user["asked"]) for user in users) / total
-        if total
-        else 0.0,
+        "share_error": max(abs(user["got"] - user["asked"]) for user in users) / whole,
         "jain": jain(user["got"] / user["asked"] for user in users if user["asked"] > 0),
         "gap": max(gaps.values(), default=0.0),
         "newcomers": newcomers(runs, seconds),
         "longest": max((run.seconds for run in runs if run.started is not None), default=0.0),
-        "groups": grouped(scenario, runs, users, total),
+        "groups": grouped(scenario, runs, users, whole),
         "lines": lines(scenario, asked, got, step),
     }
 
@@ -156,7 +155,7 @@ def newcomers(runs: Iterable[Run], seconds: float) -> list[dict[str, Any]]:
 
 
 def grouped(
-    scenario: Scenario, runs: Sequence[Run], users: Sequence[dict[str, Any]], total: float
+    scenario: Scenario, runs: Sequence[Run], users: Sequence[dict[str, Any]], whole: float
 ) -> list[dict[str, Any]]:
     """Return the figures of each group: sums of shares, the worst of its users, all its waits."""
     found = []
@@ -170,11 +169,9 @@ def grouped(
                 "weight": group.weight,
                 "max_running": group.max_running,
                 "task": group.task.expected,
-                "asked": sum(user["asked"] for user in mine) / total if total else 0.0,
-                "got": sum(user["got"] for user in mine) / total if total else 0.0,
-                "share_error": max(abs(user["got"] - user["asked"]) for user in mine) / total
-                if total
-                else 0.0,
+                "asked": sum(user["asked"] for user in mine) / whole,
+                "got": sum(user["got"] for user in mine) / whole,
+                "share_error": max(abs(user["got"] - user["asked"]) for user in mine) / whole,
                 "started": sum(user["started"] for user in mine),
                 "p50": statistics.median(user["p50"] for user in waits) if waits else None,
                 "p95": max((user["p95"] for user in waits), default=None),

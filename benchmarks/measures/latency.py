@@ -6,6 +6,7 @@ import random
 import time
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.environment import Environment
 from benchmarks.report import percentile
 
@@ -15,14 +16,13 @@ WARM_UP = -1
 
 
 def measure(environment: Environment, variant: str) -> dict[str, Any]:
-    processes = int(variant)
-    environment.prepare(processes)
-    with environment.workers(processes) as workers:
+    environment.prepare(int(variant))
+    with environment.workers(int(variant)) as workers:
         environment.peer.submit(WARM_UP)
         environment.wait_for_first(workers)
         time.sleep(REST)
-        memory = workers.memory()
-        count = workers.count()
+        memory = processes.memory(workers.pids)
+        count = len(processes.family(workers.pids))
         used, server, began = workers.processor_time(), environment.server_time(), time.monotonic()
         time.sleep(environment.scale.idle)
         idle = time.monotonic() - began

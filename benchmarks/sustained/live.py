@@ -7,6 +7,9 @@ import json
 import os
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,6 @@ from benchmarks.measures.latency import LONGEST, SHORTEST
 from benchmarks.peers.perfectqueue import Load
 from benchmarks.report import percentile
 
-from .load import portions
 from .report import is_pinned
 
 PORTION = 500
@@ -28,6 +30,12 @@ BUSY = 0.8
 STEP = 0.005
 LOOK_EVERY = 0.25
 LONE = 1_000_000_000
+USERS = 50
+NAP = 0.02
+LATER = timedelta(seconds=5)
+KINDS = {"nothing": 990, "nap": 2, "fail": 3, "note": 2, "later": 2, "cancel": 1}
+NOTED = ("nothing", "nap", "note")
+"""Those that the probe hears of, once each."""
 
 TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
 CONNECTIONS = {
@@ -201,3 +209,39 @@ def sizes(target: Target, link: Link) -> tuple[float, float, float]:
         return float(data), float(indexes), float(link.value(DEAD[target.kind]))
     file, log = Path(target.name), Path(f"{target.name}-wal")
     return float(file.stat().st_size), 0.0, log.stat().st_size / 2**20
+
+
+# What is submitted: mostly tasks that do nothing, and a few of every other kind
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What to submit now, which of it to cancel at once, and of how many the probe will hear."""
+
+    tasks: list[dict[str, Any]]
+    cancelled: list[str]
+    noted: int
+
+
+def portions(size: int, seed: int) -> Iterator[Portion]:
+    """Yield for ever so many tasks."""
+    chance = random.Random(seed)
+    number = 0
+    while True:
+        kinds = chance.choices(list(KINDS), list(KINDS.values()), k=size)
+        named = [(kind, index) for index, kind in enumerate(kinds, start=number)]
+        number += size
+        yield Portion(
+            [task_of(kind, index, f"user-{chance.randrange(USERS)}") for kind, index in named],
+            [f"{kind}-{index}" for kind, index in named if kind == "cancel"],
+            sum(kind in NOTED for kind in kinds),
+        )
+
+
+def task_of(kind: str, index: int, user: str) -> dict[str, Any]:
+    task = {"key": f"{kind}-{index}", "type": kind, "data": {"i": index}, "user": user}
+    if kind == "nap":
+        task["data"] = {"i": index, "seconds": NAP}
+    if kind in ("later", "cancel"):
+        task |= {"type": "later", "run_at": LATER}
+    return task

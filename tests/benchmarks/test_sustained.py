@@ -7,7 +7,7 @@ from django.test import SimpleTestCase, TransactionTestCase, tag
 
 from benchmarks.deaths import ALLOWED, NAMES, grown
 from benchmarks.sustained.__main__ import missed
-from benchmarks.sustained.load import KINDS, NOTED, portions
+from benchmarks.sustained.live import KINDS, NOTED, portions
 from benchmarks.sustained.report import growing, is_pinned, reaches, report, trends
 
 from ..databases import UnavailableError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ class Peer:
     tasks it drains where the measure asks for one: those who are fast need more for a
     window of seconds. ``rows`` are the kinds of rows that ``stock()`` can make of a copy of one in
     ``table``, with the expressions that differ; those that ``live`` holds for have yet to end.
+    ``runs`` is what its workers run, where a submit needs to know that.
     """
 
     databases: ClassVar[tuple[str, ...]] = EVERYWHERE
@@ -50,6 +52,7 @@ class Peer:
     table: ClassVar[str] = ""
     rows: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     live: ClassVar[str] = "1 = 1"
+    runs: ClassVar[str] = ""
     size: float = 1.0
 
     def __init__(self, target: Target) -> None:
@@ -71,6 +74,10 @@ class Peer:
 
     def prepare(self) -> None:
         """Make the tables, and what is needed to submit."""
+
+    @functools.cached_property
+    def noop(self) -> Any:
+        return pkgutil.resolve_name(self.runs)
 
     def submit(self, index: int) -> None:
         raise NotImplementedError

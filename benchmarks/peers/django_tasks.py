@@ -12,6 +12,7 @@ ENDED = {"id": "{uuid}", "status": "'SUCCESSFUL'", "finished_at": "{now}"}
 
 class DjangoTasks(DjangoPeer):
     backend: ClassVar[str]
+    runs = "benchmarks.workers.django_tasks:noop"
     size = 0.3
     rows = {"waiting": {"id": "{uuid}"}, "scheduled": {"id": "{uuid}", "run_after": "{tomorrow}"}}
     live = "status IN ('READY', 'RUNNING')"
@@ -21,12 +22,6 @@ class DjangoTasks(DjangoPeer):
 
     def terms(self, processes: int) -> dict[str, Any]:
         return {}
-
-    def prepare(self) -> None:
-        super().prepare()
-        from benchmarks.workers.django_tasks import noop
-
-        self.noop = noop
 
     def submit(self, index: int) -> None:
         self.noop.enqueue(index)

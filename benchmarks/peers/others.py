@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterable
 from typing import Any
@@ -19,22 +20,18 @@ class DjangoQ2(DjangoPeer):
     packages = ("django-q2",)
     apps = ("django.contrib.contenttypes", "django.contrib.auth", "django_q")
     table = "django_q_ormq"
+    runs = "django_q.tasks:async_task"
     size = 0.2
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"Q_CLUSTER": {**MANUAL, "workers": processes, "orm": "default"}}
 
     def prepare(self) -> None:
-        import logging
-
         super().prepare()
-        from django_q.tasks import async_task
-
         logging.getLogger("django-q").setLevel(logging.WARNING)
-        self.async_task = async_task
 
     def submit(self, index: int) -> None:
-        self.async_task("benchmarks.probe.note", index)
+        self.noop("benchmarks.probe.note", index)
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("qcluster")]
@@ -45,13 +42,9 @@ class Huey(Peer):
 
     packages = ("huey", "peewee")
     table = "task"
+    runs = "benchmarks.workers.huey:noop"
     rows = {"waiting": {}}
     size = 0.5
-
-    def prepare(self) -> None:
-        from benchmarks.workers.huey import noop
-
-        self.noop = noop
 
     def submit(self, index: int) -> None:
         self.noop(index)
@@ -68,6 +61,7 @@ class Procrastinate(DjangoPeer):
     packages = ("procrastinate", "psycopg")
     metrics = ("submit", "bulk", "drain", "snapshot", "latency")
     table = "procrastinate_jobs"
+    runs = "benchmarks.workers.procrastinate:noop"
     rows = {
         "waiting": {},
         "scheduled": {"scheduled_at": "{tomorrow}"},
@@ -79,12 +73,6 @@ class Procrastinate(DjangoPeer):
 
     def settings(self, processes: int) -> dict[str, Any]:
         return {"PROCRASTINATE_IMPORT_PATHS": ["benchmarks.workers.procrastinate"]}
-
-    def prepare(self) -> None:
-        super().prepare()
-        from benchmarks.workers.procrastinate import noop
-
-        self.noop = noop
 
     def submit(self, index: int) -> None:
         self.noop.defer(i=index)

@@ -213,16 +213,11 @@ def uniques(history: History) -> Iterator[Finding]:
 
 def counts(history: History) -> dict[str, int]:
     """Return how much of each was played."""
-    of = Counter(row.type for row in history.rows)
     done = Counter(call.verb for call in history.calls if call.is_done)
     return {
-        "workflows": of[WORKFLOW],
-        "children": of[CHILD],
-        "steps": len(history.steps),
+        "workflows": len(flows(history)),
         "signals": done["signal"],
         "in_sequences": len(born(history, STRAND)),
         "debounced": done["debounce"],
-        "merged_runs": of[MERGED],
         "once": done["once"],
-        "once_stored": of[ONCE],
     }

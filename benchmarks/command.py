@@ -6,9 +6,11 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,8 @@ from benchmarks import machine, plan, report
 from benchmarks.peers import installed
 from benchmarks.runner import Runner, leave
 from benchmarks.servers import Site
-from tests.databases import ServerError, UnavailableError
+from tests.databases import Server, ServerError, UnavailableError
+from tests.databases.environment import SERVERS
 
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
@@ -28,6 +31,9 @@ docs/reference/benchmarks.md says what is measured.
 MISSING = (
     'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
 )
+EVERY = 30.0
+GRACE = 15.0
+"""Seconds for a run that is asked to end before its time."""
 SPARE = 900.0
 """Seconds that a run may take beside what it is asked for: to begin, drain and check."""
 
@@ -195,16 +201,67 @@ class RunCommand(Command):
         parts = [*heads, *self.tables(runs), report.section("What failed", failed)]
         return "\n\n".join(filter(None, parts))
 
+    def server(self, database: str) -> Server:
+        """Return what a run needs, unstarted: it has a server of its own, which may be killed."""
+        return SERVERS[database]()
+
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        terms = {one: self.terms(options, one) for one in options.databases or self.databases}
-        sites = started([*terms], stack)
-        versions = {database: site.version() for database, site in sites.items()}
-        yield {"machine": machine.described(["perfectqueue"], versions, module=self.module)}
-        for database, site in sites.items():
+        databases = options.databases or self.databases
+        terms = {one: {"database": one, **self.terms(options, one)} for one in databases}
+        head = machine.described(["perfectqueue"], {}, module=self.module)
+        there = [one for one in terms if can_be_had(one, self.server(one))]
+        for database in there:
             of = terms[database]
-            with Runner(patience=self.patience(of)) as runner:
-                found = runner.run_on(site, self.part, of)
+            runner = Runner(patience=self.patience(of))
+            with runner, runner.room() as folder, self.telling(database, folder):
+                try:
+                    found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)
+                finally:
+                    if into := getattr(options, "keep", None):
+                        keep(folder, into / f"{database}-{of['seed']}")
+            head["servers"][database] = found.get("version", "")
             yield {"database": database, "terms": of, **found}
+        yield {"machine": head}
+        if missing := [one for one in terms if one not in there]:
+            raise ValueError(f"There was no run on {', '.join(missing)}.")
+
+    @contextlib.contextmanager
+    def telling(self, database: str, folder: Path) -> Iterator[None]:
+        """Say now and then how far a run is."""
+        ended, began = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            while not ended.wait(EVERY):
+                say(f"{database}: {time.monotonic() - began:.0f} s{self.progress(folder)}")
+
+        thread = threading.Thread(target=tell, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def progress(self, folder: Path) -> str:
+        """Return what a run has done so far, by what it has written."""
+        return ""
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copy what a run has written: its events, and what it and the workers have said."""
+    # Sockets can't be copied, which is said when all else has been.
+    with contextlib.suppress(OSError):
+        ignored = shutil.ignore_patterns("locks")
+        shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
+
+
+def can_be_had(database: str, server: Server) -> bool:
+    try:
+        server.require()
+    except UnavailableError as error:
+        say(f"{database}: {error}")
+        return False
+    return True
 
 
 def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, Site]:

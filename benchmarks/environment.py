@@ -19,6 +19,7 @@ from benchmarks import probe, processes
 from benchmarks.cleanup import WORKERS, end_all
 from benchmarks.database import Target, connect, this_target
 from benchmarks.peers.base import Peer
+from benchmarks.servers import Site
 
 STEP = 0.005
 
@@ -180,4 +181,7 @@ class Live(abc.ABC):
 
     @classmethod
     def run(cls, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-        return cls(job, folder).measured()
+        """Run it on a server of its own."""
+        with Site(job["database"]) as site, site.fresh() as target:
+            os.environ.update({**site.environment(), **target.environment()})
+            return {**cls(job, folder).measured(), "version": site.version()}

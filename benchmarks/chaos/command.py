@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
-import shutil
-import threading
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.command import EPILOG, SPARE, Record, RunCommand, say
+from benchmarks.command import EPILOG, SPARE, Record, RunCommand
 from benchmarks.report import listed, section
-from benchmarks.runner import Runner
-from tests.databases import Server, UnavailableError
-from tests.databases.environment import SERVERS
 
 from .faults.kinds import Fault
 from .terms import EVENTS
 
-EVERY = 30.0
-GRACE = 15.0
-"""Seconds for a run that is asked to end before its time."""
 NOTHING = "-"
 PLAYED = ("workflows", "signals", "in sequences", "debounced", "once")
 RUNS: dict[str, Callable[[Record], Any]] = {
@@ -46,7 +33,7 @@ RUNS: dict[str, Callable[[Record], Any]] = {
 
 
 class FaultsCommand(RunCommand):
-    """Runs in which the server is restarted and killed: the child has one of its own."""
+    """Runs in which anything is killed, the server, too."""
 
     faults: Mapping[str, Fault]
 
@@ -54,10 +41,6 @@ class FaultsCommand(RunCommand):
     def epilog(self) -> str:  # type: ignore[override]
         lines = (f"  {name:17} {one.about}" for name, one in self.faults.items())
         return "\n".join([EPILOG, *lines])
-
-    def server(self, database: str) -> Server:
-        """Return what a run needs, unstarted."""
-        return SERVERS[database]()
 
     def summary(self, record: Record) -> str:
         late = sum(one["late"] for one in record["recoveries"])
@@ -95,67 +78,13 @@ class FaultsCommand(RunCommand):
     def wrong(self, record: Record) -> Sequence[str]:
         return record["violations"]
 
-    def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        terms = {one: self.terms(options, one) for one in options.databases or self.databases}
-        head = machine.described((), {}, module=self.module)
-        there = [one for one in terms if can_be_had(one, self.server(one))]
-        for database in there:
-            of = terms[database]
-            say(f"{database}: {of['seconds'] / 60:g} minutes of {self.name}, seed {of['seed']}")
-            runner = Runner(patience=self.patience(of))
-            with runner, runner.room() as folder, telling(database, folder):
-                try:
-                    found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)
-                finally:
-                    if options.keep:
-                        keep(folder, options.keep / f"{database}-{of['seed']}")
-            head["servers"][database] = found.get("version", "")
-            yield {"database": database, "terms": of, **found}
-        yield {"machine": head}
-        if missing := [one for one in terms if one not in there]:
-            raise ValueError(f"There was no run on {', '.join(missing)}.")
+    def progress(self, folder: Path) -> str:
+        events, faults = lines_of(folder / EVENTS), lines_of(folder / "sample.log")
+        return f", {events:,} events, {faults} faults"
 
 
-@contextlib.contextmanager
-def telling(database: str, folder: Path) -> Iterator[None]:
-    """Say now and then how far a run is, by how many events and faults it has written down."""
-    ended, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        while not ended.wait(EVERY):
-            events, faults = lines_of(folder, EVENTS), lines_of(folder, "sample.log")
-            seconds = time.monotonic() - began
-            say(f"{database}: {seconds:.0f} s, {events:,} events, {faults} faults")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def lines_of(folder: Path, name: str) -> int:
-    file = folder / name
+def lines_of(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
-
-
-def keep(folder: Path, target: Path) -> None:
-    """Copy what a run has written: its events, and what it and the workers have said."""
-    # Sockets can't be copied, which is said when all else has been.
-    with contextlib.suppress(OSError):
-        ignored = shutil.ignore_patterns("locks")
-        shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
-
-
-def can_be_had(database: str, server: Server) -> bool:
-    try:
-        server.require()
-    except UnavailableError as error:
-        say(f"{database}: {error}")
-        return False
-    return True
 
 
 # Tables

@@ -152,6 +152,11 @@ class Run(Live):
 
     load_kind = Sleepers
 
+    @classmethod
+    def run(cls, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Run it on the server that the environment names."""
+        return cls(job, folder).measured()
+
     def measured(self) -> dict[str, Any]:
         scenario, environment = self.load.scenario, self.environment
         processors = self.job.processors

@@ -34,7 +34,7 @@ class CommandTests(Folder, TransactionTestCase):
             *("--databases", kind, "--output", results),
         )
         self.assertEqual(code, 0, printed + complained)
-        _head, run = map(json.loads, results.read_text().splitlines())
+        run, _head = map(json.loads, results.read_text().splitlines())
         self.assertEqual(run["restarts"], 3)
         for name in ("lost", "unfinished", "twice", "attempts", "unattended"):
             self.assertEqual(run[name], 0, name)

@@ -57,7 +57,7 @@ class CommandTests(Folder, TransactionTestCase):
         _code, printed, complained = self.run_command(
             *("--minutes", "0.5", "--databases", kind, "--output", results, "--into", self.folder)
         )
-        _head, run = map(json.loads, results.read_text().splitlines())
+        run, _head = map(json.loads, results.read_text().splitlines())
         self.assertNotIn("error", run, complained)
         self.assertEqual(len(run["samples"]), run["terms"]["intervals"])
         self.assertGreater(run["submitted"], 0)

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ COLUMNS: dict[str, Callable[[Record], Any]] = {
     "lost": lambda one: one["lost"] + one["unfinished"],
     "run twice": lambda one: one["twice"] + one["attempts"],
     "longest without a processor ms": lambda one: f"{one['unattended'] * 1e3:.0f}",
-    "between two starts ms": lambda one: f"{one['between'] * 1e3:.0f}",
-    "before ms": lambda one: f"{one['between_before'] * 1e3:.0f}",
     "tasks a second before": lambda one: f"{one['usual']:.0f}",
     "lowest before": lambda one: one["lowest_before"],
     "median": lambda one: f"{one['median']:.0f}",
@@ -165,15 +162,14 @@ def audited(
     before = per_second(moments, began + FIRST_SECONDS, first)
     during = per_second(moments, first, last)
     usual = statistics.median(before)
+    alone = uncovered(tenures(notes), first, last)
     took = [one.done - one.asked for one in restarts]
     return {
         "restarts": len(restarts),
         "tasks": submitted,
         "lost": submitted - len(ended),
         "twice": len(starts) - len({start.task for start in starts}),
-        "unattended": longest(uncovered(tenures(notes), first, last)),
-        "between": longest(pairwise(within(moments, first, last))),
-        "between_before": longest(pairwise(within(moments, began, first))),
+        "unattended": max((end - begin for begin, end in alone), default=0.0),
         "usual": usual,
         "lowest_before": min(before),
         "lowest": min(during),
@@ -206,14 +202,6 @@ def uncovered(
         if reached >= last:
             return gaps
     return [*gaps, (reached, last)]
-
-
-def within(moments: Iterable[float], first: float, last: float) -> list[float]:
-    return [moment for moment in moments if first <= moment <= last]
-
-
-def longest(spans: Iterable[tuple[float, float]]) -> float:
-    return max((until - since for since, until in spans), default=0.0)
 
 
 def per_second(moments: Iterable[float], first: float, last: float) -> list[int]:

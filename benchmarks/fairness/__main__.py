@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,9 +96,10 @@ def can_be_simulated(scenario: Scenario) -> bool:
 def simulations(
     options: argparse.Namespace, scenarios: Iterable[Scenario]
 ) -> Iterator[dict[str, Any]]:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.fairness.settings")
     import django
+    from django.conf import settings
 
+    settings.configure(USE_TZ=True, INSTALLED_APPS=["django_perfectqueue"])
     django.setup()
     from .simulation import simulated
 

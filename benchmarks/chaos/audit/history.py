@@ -383,10 +383,8 @@ def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
 
     ``offset`` is what the database's clock says more than that of the file.
     """
-    begun: dict[tuple[int, int, int], dict[str, Any]] = {}
-    ended: dict[tuple[int, int, int], tuple[float, str]] = {}
+    begun: dict[tuple[int, int, int], Run] = {}
     asked: dict[tuple[int, int], Call] = {}
-    begins: list[Run] = []
     notes: list[Note] = []
     reported: list[Interruption] = []
     for line in read_lines(file):
@@ -401,21 +399,19 @@ def read_events(file: Path, offset: float) -> dict[str, list[Any]]:
             continue
         name = (line["task"], line["attempt"], pid)
         if line["event"] == "began":
-            begun[name] = {**line, "at": at}
+            names = ("task", "attempt", "holder", "pid", "host", "rival", "edit")
+            begun[name] = Run(**{field: line[field] for field in names}, began=at)
         elif line["event"] == "ended":
-            ended.setdefault(name, (at, line["how"]))
+            # One that was interrupted before it could say that it begins has not begun.
+            if name in begun and begun[name].ended is None:
+                begun[name] = replace(begun[name], ended=at, how=line["how"])
         elif line["event"] == "note":
             known = {field: line[field] for field in ("task", "attempt", "holder", "what", "name")}
             notes.append(Note(**known, at=at, value=line["value"]))
         else:
             reported.append(Interruption(*name, at, line["reason"]))
     calls = [broken_off(call, reported) for call in asked.values()]
-    for name, line in begun.items():
-        end, how = ended.get(name, (None, ""))
-        names = ("task", "attempt", "holder", "pid", "host", "rival", "edit")
-        known = {field: line[field] for field in names}
-        begins.append(Run(**known, began=line["at"], ended=end, how=how))
-    return {"begun": begins, "calls": calls, "reported": reported, "notes": notes}
+    return {"begun": [*begun.values()], "calls": calls, "reported": reported, "notes": notes}
 
 
 def broken_off(call: Call, reported: Sequence[Interruption]) -> Call:

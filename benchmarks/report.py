@@ -109,6 +109,14 @@ class Results:
         there = [name for name in self.samples if name[0] == metric and name[2] == database]
         return list(dict.fromkeys(name[3] for name in there))
 
+    def rows(self, metric: str, variant: str) -> list[Name]:
+        """Return the names of a variant of each peer that was measured, by database."""
+        return [
+            (metric, variant, database, peer)
+            for database in self.databases(metric)
+            for peer in self.peers(metric, database)
+        ]
+
     def values(self, name: Name, *path: str) -> list[float]:
         found = [inside(record, path) for record in self.of(name).values()]
         return [value for value in found if value is not None]
@@ -196,11 +204,6 @@ def rates(metric: str, variant: str) -> Any:
     """Return what makes the table of a metric with one rate."""
 
     def table(results: Results) -> str:
-        names = [
-            (metric, variant, database, peer)
-            for database in results.databases(metric)
-            for peer in results.peers(metric, database)
-        ]
         columns: dict[str, Callable[[Any], str]] = {
             "": lambda name: f"{name[3]} on {name[2]}",
             "tasks/s": lambda name: results.cell(name, "rate"),
@@ -208,7 +211,7 @@ def rates(metric: str, variant: str) -> Any:
             "client µs": lambda name: results.cell(name, "client_us"),
             "server µs": lambda name: results.cell(name, "server_us"),
         }
-        return listed(names, columns)
+        return listed(results.rows(metric, variant), columns)
 
     return table
 
@@ -263,10 +266,9 @@ def each_beside_the_floor(results: Results, database: str, variants: Sequence[st
 def latency(results: Results) -> str:
     names = [
         name
-        for database in results.databases("latency")
-        for peer in results.peers("latency", database)
+        for one in results.rows("latency", "1")
         for variant in results.names("latency", 1)
-        if results.of(name := ("latency", variant, database, peer))
+        if results.of(name := ("latency", variant, *one[2:]))
     ]
     parts = {"p50 ms": "p50", "p95 ms": "p95", "p99 ms": "p99", "max ms": "max"}
     parts |= {"idle worker %": "worker_idle", "idle server %": "server_idle"}
@@ -289,14 +291,12 @@ def beside(metric: str, base: str) -> Any:
         variants = results.names(metric, 1)
         others = [variant for variant in variants if variant != base]
         rows = []
-        for database in results.databases(metric):
-            for peer in results.peers(metric, database):
-                first = (metric, base, database, peer)
-                cells = [f"{peer} on {database}", results.cell(first, "rate")]
-                for variant in others:
-                    name = (metric, variant, database, peer)
-                    cells += [results.cell(name, "rate"), results.ratio(name, first, "rate")]
-                rows.append(cells)
+        for first in results.rows(metric, base):
+            cells = [f"{first[3]} on {first[2]}", results.cell(first, "rate")]
+            for variant in others:
+                name = (metric, variant, *first[2:])
+                cells += [results.cell(name, "rate"), results.ratio(name, first, "rate")]
+            rows.append(cells)
         heads = ["tasks/s", base]
         for variant in others:
             heads += [variant, f"÷ {base}"]

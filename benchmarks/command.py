@@ -157,7 +157,6 @@ class RunCommand(Command):
     """A run of ``part``, spelled MODULE:NAME, on each database, by the terms for it."""
 
     part = ""
-    databases: Sequence[str] = plan.DATABASES
 
     def terms(self, options: argparse.Namespace, database: str) -> Record:
         """Return what is to be done; raise ValueError where it cannot be done there."""
@@ -206,7 +205,7 @@ class RunCommand(Command):
         return SERVERS[database]()
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        databases = options.databases or self.databases
+        databases = options.databases or plan.DATABASES
         terms = {one: {"database": one, **self.terms(options, one)} for one in databases}
         head = machine.described(["perfectqueue"], {}, module=self.module)
         there = [one for one in terms if can_be_had(one, self.server(one))]

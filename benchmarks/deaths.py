@@ -17,7 +17,7 @@ from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, run
 from benchmarks.database import Target
 from benchmarks.environment import Live, Workers
 from benchmarks.peers.perfectqueue import Load
-from benchmarks.report import in_columns
+from benchmarks.report import listed
 from tests.databases.lifetime import children
 
 LONGEST = 1.0
@@ -106,7 +106,6 @@ class Run(Live):
             "begun": {cause: counts[cause] for cause in CAUSES},
             "killed": self.killed,
             "seconds": time.monotonic() - began,
-            "left": sorted(str(path.name) for path in self.load.folder.rglob("*")),
         }
 
     def samples(self) -> Iterator[dict[str, float]]:
@@ -195,35 +194,27 @@ class Deaths(RunCommand):
         return [f"{name} grows" for name in grown(record["samples"])]
 
     def table(self, run: Record) -> str:
-        return table(run)
+        samples = run["samples"]
+        first, last, grows = samples[0], samples[-1], grown(samples)
+        begun = ", ".join(f"{cause} {count:,}" for cause, count in run["begun"].items())
+        columns: dict[str, Callable[[str], str]] = {
+            "Figure": lambda name: NAMES[name],
+            f"after {first['deaths']:,.0f}": lambda name: f"{first[name]:,.0f}",
+            "most": lambda name: f"{max(sample[name] for sample in samples):,.0f}",
+            "at the end": lambda name: f"{last[name]:,.0f}",
+            "": lambda name: "grows" if name in grows else "flat",
+        }
+        return (
+            f"{run['database']}: {last['deaths']:,.0f} deaths in {run['seconds']:,.0f} s,"
+            f" {run['terms']['processors']} processors, {run['killed']} more processes killed\n"
+            f"Tasks begun: {begun}\n\n{listed(NAMES, columns)}"
+        )
 
 
 def grown(samples: Sequence[Mapping[str, float]]) -> list[str]:
     """Return the figures that are greater at the end than after the first deaths."""
     first, last = samples[0], samples[-1]
     return [name for name in NAMES if last[name] > first[name] + ALLOWED.get(name, 0.0)]
-
-
-def table(record: Record) -> str:
-    samples = record["samples"]
-    first, last, grows = samples[0], samples[-1], grown(samples)
-    begun = ", ".join(f"{cause} {count:,}" for cause, count in record["begun"].items())
-    rows = [
-        [
-            label,
-            f"{first[name]:,.0f}",
-            f"{max(sample[name] for sample in samples):,.0f}",
-            f"{last[name]:,.0f}",
-            "grows" if name in grows else "flat",
-        ]
-        for name, label in NAMES.items()
-    ]
-    return (
-        f"{record['database']}: {last['deaths']:,.0f} deaths in {record['seconds']:,.0f} s,"
-        f" {record['terms']['processors']} processors, {record['killed']} more processes killed\n"
-        f"Tasks begun: {begun}\n\n"
-        + in_columns(["Figure", f"after {first['deaths']:,.0f}", "most", "at the end", ""], rows)
-    )
 
 
 if __name__ == "__main__":

@@ -177,7 +177,6 @@ def audited(
         "lowest_part": min(during) / usual,
         "took": statistics.median(took),
         "took_longest": max(took),
-        "seconds": last - first,
     }
 
 

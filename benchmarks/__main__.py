@@ -60,7 +60,9 @@ class Benchmarks(Command):
         trouble = "" if record.get("whole", True) else "  NOT WHOLE"
         if "rate" in record:
             return f"{what}: {record['rate']:,.0f}/s{trouble}"
-        return f"{what}: {record['p50']:.1f} ms{trouble}"
+        if "p50" in record:
+            return f"{what}: {record['p50']:.1f} ms{trouble}"
+        return f"{what}: {record['finish']['statements']:.2f} statements{trouble}"
 
 
 def those_with(databases: Sequence[str], peers: Sequence[str]) -> list[str]:

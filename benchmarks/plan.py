@@ -20,10 +20,10 @@ from benchmarks.peers import OURS, kind_of, make
 DATABASES = ("sqlite", "postgresql", "mariadb")
 BESIDE_ITSELF = ("backlog", "snapshot")
 PARTS = {
-    "perfectqueue-each": ("drain",),
-    "perfectqueue-users": ("bulk", "drain", "backlog"),
-    "pgqueuer-100": ("drain", "backlog", "snapshot"),
-    "raw-1": ("drain", "snapshot"),
+    "perfectqueue-each": ("drain", "counts"),
+    "perfectqueue-users": ("bulk", "drain", "backlog", "counts"),
+    "pgqueuer-100": ("drain", "backlog", "snapshot", "counts"),
+    "raw-1": ("drain", "snapshot", "counts"),
 }
 """What is measured of a variant: where it would not differ, it has no part."""
 
@@ -72,5 +72,7 @@ def takes_part(peer: str, metric: str, variant: str, database: str) -> bool:
     if database not in kind.databases or not kind.measures(metric, variant):
         return False
     if metric == "latency" and variant != "1" and peer != OURS:
+        return False
+    if metric == "counts" and database != "postgresql":
         return False
     return metric in PARTS.get(peer, (metric,))

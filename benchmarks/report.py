@@ -305,6 +305,22 @@ def beside(metric: str, base: str) -> Any:
     return table
 
 
+def counts(results: Results) -> str:
+    columns = ("statements", "commits", "syncs", "wal_bytes")
+    rows = []
+    for database in results.databases("counts"):
+        for peer in results.peers("counts", database):
+            name = ("counts", "1", database, peer)
+            cells = [peer + results.marks(name)]
+            for column in columns:
+                pair = [results.values(name, part, column) for part in ("submit", "finish")]
+                digits = 0 if column == "wal_bytes" else 2
+                cells.append(" + ".join(spread(values, digits) for values in pair))
+            rows.append(cells)
+    heads = ["submit + finish", *(column.replace("_", " ") for column in columns)]
+    return in_columns(heads, rows)
+
+
 SECTIONS = (
     ("Submit one by one", rates("submit", "one")),
     ("Submit in bulk", rates("bulk", "many")),
@@ -312,4 +328,5 @@ SECTIONS = (
     ("Latency and idleness", latency),
     ("Beside a large backlog", beside("backlog", "waiting-few")),
     ("Beside an old snapshot", beside("snapshot", "free")),
+    ("What PostgreSQL counts, per task", counts),
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.environment import Environment
 
-from . import drain, latency, submit
+from . import counts, drain, latency, submit
 
 
 class Metric(NamedTuple):
@@ -28,4 +28,5 @@ MEASURES = {
         ("waiting-few", "waiting-many", "scheduled-many", "finished-many"), drain.beside_backlog
     ),
     "snapshot": Metric(("free", "held"), drain.beside_snapshot),
+    "counts": Metric(("1",), counts.measure),
 }

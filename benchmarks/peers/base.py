@@ -48,7 +48,7 @@ class Peer:
 
     databases: ClassVar[tuple[str, ...]] = EVERYWHERE
     packages: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[tuple[str, ...]] = ("submit", "drain", "snapshot", "latency")
+    metrics: ClassVar[tuple[str, ...]] = ("submit", "drain", "snapshot", "latency", "counts")
     table: ClassVar[str] = ""
     rows: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     live: ClassVar[str] = "1 = 1"

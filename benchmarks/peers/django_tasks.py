@@ -44,7 +44,7 @@ class DjangoOx(DjangoTasks):
     """``manage.py ox_worker --processes``, one thread each."""
 
     packages = ("django-ox",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
     apps = ("django_ox",)
     backend = "django_ox.backend.OxBackend"
     table = "django_ox_oxtask"
@@ -63,7 +63,7 @@ class DjQueue(DjangoTasks):
     """``manage.py dj_queue``, processes as asked, three threads each."""
 
     packages = ("dj-queue",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
     apps = ("dj_queue",)
     backend = "dj_queue.backend.DjQueueBackend"
     table = "dj_queue_jobs"

@@ -59,7 +59,7 @@ class Procrastinate(DjangoPeer):
 
     databases = ("postgresql",)
     packages = ("procrastinate", "psycopg")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
     table = "procrastinate_jobs"
     runs = "benchmarks.workers.procrastinate:noop"
     rows = {
@@ -89,7 +89,7 @@ class PgQueuer(Peer):
 
     databases = ("postgresql",)
     packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
     table = "pgqueuer"
     rows = {"waiting": {"execute_after": "{now}"}, "scheduled": {"execute_after": "{tomorrow}"}}
     size = 4.0

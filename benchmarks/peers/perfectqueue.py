@@ -22,7 +22,7 @@ class PerfectQueue(DjangoPeer):
     """
 
     apps = ("django_perfectqueue",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
     rows = {"waiting": {}, "scheduled": {}, "finished": {}}
     persistent = False
     size = 2.0

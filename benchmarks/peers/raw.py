@@ -93,7 +93,7 @@ COLUMNS = {
 
 
 class Raw(Peer):
-    metrics = ("submit", "bulk", "drain", "snapshot")
+    metrics = ("submit", "bulk", "drain", "snapshot", "counts")
     table = TABLE
     rows = {"waiting": {"run_at": "{now}"}}
 

@@ -34,6 +34,8 @@ BEGIN_WITHIN = 60.0
 END_WITHIN = 60.0
 SHOWN = 100
 OF_A_KIND = 20
+# In seconds: the order of events is not known where the clock was set further.
+MOVED = 0.5
 SAMPLES = 20
 OPEN = ("ticket", "debouncedsubmit")
 SAID_SO = (" CRITICAL ", "stumbled")
@@ -75,6 +77,8 @@ class Run(Stage):
             stack.callback(self.fleet.end)
             self.offset = self.clocks_apart()
             found = self.work(load)
+            if abs(moved := self.clocks_apart() - self.offset) > MOVED:
+                raise StuckError(f"The machine's clock was set by {moved:.1f} s: try it again.")
             with self.link() as link:
                 version = link.version()
             return {

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable
-from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,18 +65,6 @@ class End:
             kind = ERRORS.get(self.status, exceptions.TaskFailedError)
             raise kind(self.key, self.status, self.error, self.message)
         return None if self.result_text is None else codecs.decode(self.result_text)
-
-
-def result_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Wait for a task to end; raise what results_of() does."""
-    with closing(results_of(queue, [key], using=using, timeout=timeout)) as ends:
-        return next(ends)
-
-
-async def result_of_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Do what result_of() does, without holding up the event loop."""
-    async with aclosing(results_of_async(queue, [key], using=using, timeout=timeout)) as ends:
-        return await anext(ends)
 
 
 def results_of(

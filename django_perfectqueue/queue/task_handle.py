@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotFoundError
-from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import choice
@@ -93,13 +92,12 @@ class TaskHandle:
         has not ended in time; NotFoundError where there is no such task, or none any more;
         WaitInTransactionError in an open transaction, unless it has ended already.
         """
-        seconds = inputs.checked_timeout(timeout)
-        return result_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+        [end] = self.queue.as_completed([self.key], timeout)
+        return end.result()
 
     async def wait_async(self, timeout: Duration | None = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
-        seconds = inputs.checked_timeout(timeout)
-        end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        [end] = [end async for end in self.queue.as_completed_async([self.key], timeout)]
         return end.result()
 
     def progress(self) -> models.Journal | None:

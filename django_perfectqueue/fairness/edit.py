@@ -24,7 +24,7 @@ from django_perfectqueue.store.database.transaction import (
     retry_transaction,
     with_retries,
 )
-from django_perfectqueue.store.lanes.shares import places
+from django_perfectqueue.store.lanes.shares import share_among
 
 from .audit import VALUES, acting
 
@@ -50,11 +50,7 @@ def shares_in_force(users: Collection[str], queue: str, *, using: str) -> dict[s
     rows = FairShare.objects.using(using).filter(user__in=[*users, EVERYONE], queue__in=[queue, ""])
     found = {(row.queue, row.user): row for row in with_retries(lambda: list(rows), using=using)}
     return {
-        user: next(
-            (found[place] for place in places(queue, user) if place in found),
-            FairShare(user=user, queue=queue),
-        )
-        for user in users
+        user: share_among(found, queue, user) or FairShare(user=user, queue=queue) for user in users
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from django.db import transaction
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -14,6 +14,8 @@ from django_perfectqueue.models import EVERYONE, QueueShare
 
 from ..database.dialects.base import Row
 from ..database.transaction import Session, in_transaction, reading, retry_transaction, with_retries
+
+S = TypeVar("S")
 
 
 class Share(NamedTuple):
@@ -42,27 +44,23 @@ def shares_of(db: Session, owners: Iterable[tuple[str, str]]) -> dict[tuple[str,
 
 def chosen(rows: Iterable[Row], owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Share]:
     """
-    Return the share of each (queue, user): the first there is of those in places(), by rows of
-    SHARE, in which nulls are of a join that has found none.
+    Return the share of each (queue, user), by rows of SHARE, in which nulls are of a join that
+    has found none.
     """
     found = {(queue, user): Share.of(*share) for queue, user, *share in rows if queue is not None}
-    return {
-        (queue, user): next(
-            (found[place] for place in places(queue, user) if place in found), Share()
-        )
-        for queue, user in owners
-    }
+    return {(queue, user): share_among(found, queue, user) or Share() for queue, user in owners}
+
+
+def share_among(found: Mapping[tuple[str, str], S], queue: str, user: str) -> S | None:
+    """Return the share that holds for a user in a queue, of those found: its own goes first."""
+    places = [(queue, user), ("", user), (queue, EVERYONE), ("", EVERYONE)]
+    return next((found[place] for place in places if place in found), None)
 
 
 def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
     """Return the weight of each of these queues that has a share of its own."""
     rows = QueueShare.objects.using(using).filter(queue__in=queues).values_list("queue", "weight")
     return with_retries(partial(dict, rows), using=using)
-
-
-def places(queue: str, user: str) -> list[tuple[str, str]]:
-    """Return where the share of a user in a queue may stand: the first goes before the rest."""
-    return [(queue, user), ("", user), (queue, EVERYONE), ("", EVERYONE)]
 
 
 # Which share each lane carries.

@@ -7,7 +7,7 @@ Each look is into an index and reads a bounded number of rows, whatever is store
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -41,16 +41,13 @@ def why_waiting(task: models.Task, *, using: str, now: datetime | None = None) -
     return Case(task, ticket, using, now or ticket.clock).reason
 
 
-def workers_serving(*, using: str, drained: bool = False) -> Sequence[models.Worker]:
+def workers_serving(
+    *, using: str, drained: bool = False, now: datetime | None = None
+) -> list[models.Worker]:
     """Return the workers that take tasks, those seen last first; then also who is ``drained``."""
-    now = models.Worker.objects.using(using).values_list(ServerNow(), flat=True).first()
-    rows: Iterable[models.Worker] = () if now is None else staying(using, now)
+    rows = models.Worker.objects.using(using).staying(now or ServerNow())
+    rows = rows.only("queues_text", "routes_text", "states_text", "problem", "draining")[:WORKERS]
     return [worker for worker in rows if drained or not worker.draining]
-
-
-def staying(using: str, now: datetime) -> models.WorkerQuerySet:
-    rows = models.Worker.objects.using(using).staying(now)
-    return rows.only("queues_text", "routes_text", "states_text", "problem", "draining")[:WORKERS]
 
 
 class Rows(Subquery):
@@ -176,7 +173,8 @@ class Case:
         yield replace(self.timed(code), unserved="".join(why), name="".join(why.values()))
 
     def by_workers(self) -> Iterator[Reason]:
-        here = [one for one in staying(self.using, self.now) if self.task.queue in one.queues]
+        workers = workers_serving(using=self.using, drained=True, now=self.now)
+        here = [worker for worker in workers if self.task.queue in worker.queues]
         listening = {worker.routes_text for worker in here if not worker.draining}
         if not listening:
             yield Reason(code=Code.DRAINED if here else Code.NO_WORKER, name=self.task.queue)

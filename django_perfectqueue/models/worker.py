@@ -73,7 +73,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Keep workers that reported lately."""
         return self.filter(seen_at__gt=now - UNSEEN)
 
-    def staying(self, now: datetime) -> WorkerQuerySet:
+    def staying(self, now: datetime | models.Expression) -> WorkerQuerySet:
         """Keep those of them that do not leave: first those that take tasks, then drained ones."""
         return self.seen(now).filter(leaving=False).order_by("draining", "-seen_at")
 

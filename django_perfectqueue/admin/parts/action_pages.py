@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -115,18 +115,6 @@ class OperationForm(forms.Form):
         except InvalidTaskError as error:
             self.add_error(None, str(error))
             return None
-
-
-def action_of(verb: Verb) -> Callable[..., HttpResponse | None]:
-    """Return a verb as an action of a list."""
-
-    @admin.action(description=verb.label, permissions=[verb.name])
-    def act(
-        page: SteeringAdmin, request: HttpRequest, queryset: QuerySet[Model]
-    ) -> HttpResponse | None:
-        return page.act(request, verb, queryset)
-
-    return act
 
 
 class SteeringAdmin(ReadOnlyAdmin):
@@ -393,14 +381,21 @@ class SteeringAdmin(ReadOnlyAdmin):
         return found.union(actions.own_operations(request, others))
 
 
-def permission_for(verb: Verb) -> Callable[[SteeringAdmin, HttpRequest], bool]:
-    return lambda _page, request: may(request, verb)
+def offer(verb: Verb) -> None:
+    """Make a verb an action of the lists, for those who may do it: Django finds both by name."""
+
+    @admin.action(description=verb.label, permissions=[verb.name])
+    def act(
+        page: SteeringAdmin, request: HttpRequest, queryset: QuerySet[Model]
+    ) -> HttpResponse | None:
+        return page.act(request, verb, queryset)
+
+    setattr(SteeringAdmin, verb.name, act)
+    setattr(SteeringAdmin, f"has_{verb.name}_permission", lambda _page, request: may(request, verb))
 
 
 for _verb in VERBS.values():
-    # Django finds both by their names; the second says who sees and may use the action.
-    setattr(SteeringAdmin, _verb.name, action_of(_verb))
-    setattr(SteeringAdmin, f"has_{_verb.name}_permission", permission_for(_verb))
+    offer(_verb)
 
 
 def verbs_of(operation: Operation) -> set[str]:

@@ -369,7 +369,7 @@ class AcquiredTask(ReportingTask):
 
     def _suspend(self, wait: store.Wait) -> NoReturn:
         """Have the attempt end until a wait is over: at once where nobody runs it who would."""
-        ending = store.Ending.suspend(wait)
+        ending = store.Ending(word="suspended", wait=wait.seconds, opens=wait)
         if running.get() is not self:
             self._end_once(ending)
         self._leave(ending)

@@ -67,11 +67,6 @@ class Ending:
         return cls(word="yielded")
 
     @classmethod
-    def suspend(cls, opens: Wait) -> Ending:
-        """Put the task off until a time is over or a signal has come."""
-        return cls(word="suspended", wait=opens.seconds, opens=opens)
-
-    @classmethod
     def fail(cls, why: Failure) -> Ending:
         """End the task as failed, to be kept until someone acts."""
         return cls(word="failed", outcome=Outcome.FAILED, why=why, letter=why)

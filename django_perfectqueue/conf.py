@@ -403,10 +403,6 @@ class Options:
         part = self.HEADROOM * self.PROCESSORS if self.HEADROOM < 1 else self.HEADROOM
         return min(math.ceil(part), self.PROCESSORS - 1)
 
-    def queues_with_policy(self) -> list[str]:
-        """Return the queues that have a policy of their own."""
-        return [] if isinstance(self.POLICY, str) else sorted(set(self.POLICY) - {OTHERS})
-
 
 CHECKS: dict[str, Check] = {option.name: option.metadata["check"] for option in fields(Options)}
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
+from django.db.models import Count, Exists, OuterRef, Sum
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -130,7 +130,8 @@ class Story:
         self.letter: models.DeadLetter | None = getattr(task, "dead_letter", None)
         self.case = Case(task, self.ticket, using, task.clock) if self.ticket else None
         self.attempts = newest_tries(task, most)
-        self.journals: Sequence[models.Journal] = list(journals_of(task, using=using))
+        journals = models.Journal.objects.using(using).filter(task_id=task.pk)
+        self.journals = list(journals.order_by("number")[:JOURNALS])
         self.actions = list(actions_of(task, using=using))
         self.tags = [tag.tag for tag in task.tags.order_by("pk")]
         self.origin: TaskOrigin | None = origin_of(task)
@@ -269,11 +270,6 @@ class Episode:
     attempt: Try | None
     journal: models.Journal | None
     is_running: bool = False
-
-
-def journals_of(task: models.Task, *, using: str) -> QuerySet[models.Journal]:
-    """Return the first JOURNALS journals of a task's attempts, the first one first."""
-    return models.Journal.objects.using(using).filter(task_id=task.pk).order_by("number")[:JOURNALS]
 
 
 def episodes(

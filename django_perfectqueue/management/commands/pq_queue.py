@@ -40,12 +40,9 @@ def print_queues(command: QueueCommand, found: Overview) -> None:
         return
     for queue in found.queues:
         known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
-        facts = {**asdict(queue), **pause_facts(queue, paused), **known}
+        pause = picked(paused.get(queue.name, models.Limit()), *PAUSED)
+        facts = {**asdict(queue), **pause, **known}
         command.print_json({"at": found.now.isoformat(), **facts})
-
-
-def pause_facts(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> Facts:
-    return picked(paused.get(queue.name, models.Limit()), *PAUSED)
 
 
 def marks(queue: QueueFigures, paused: Mapping[str, models.Limit]) -> str:

@@ -188,10 +188,11 @@ def sleeping(db: Session, statement: str) -> list[Row]:
 
 def policies() -> tuple[str, dict[str, str]]:
     """Return the SQL of the policy that a lane should have, and its parameters."""
-    queues = options().queues_with_policy()
-    if not queues:
+    given = options().POLICY
+    own = set() if isinstance(given, str) else {*given} - {OTHERS}
+    if not own:
         return str(rule_of(OTHERS).code.value), {}
-    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    names = {f"queue{number}": queue for number, queue in enumerate(sorted(own))}
     cases = (f"WHEN %({name})s THEN {rule_of(queue).code}" for name, queue in names.items())
     return f'CASE "own"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 

@@ -45,6 +45,7 @@ from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ..base import CommandOptions, HintingCommand, cli_errors, known_alias
 from ..flags import add_flags
+from ..terminal import plural
 
 SHOWN = 8
 # The options that override a setting.
@@ -323,10 +324,8 @@ def handlers(dispatch: type[Dispatch]) -> str:
 
 def staff(options: conf.Options) -> str:
     """Return in words how many processors there are, and how many tasks each runs at once."""
-    count = options.PROCESSORS
-    words = f"{count} processor" if count == 1 else f"{count} processors"
+    words = plural(options.PROCESSORS, "processor")
     words += f", {options.kept} of them kept for short tasks" if options.kept else ""
     if options.PROCESSOR_TYPE == "process":
         return words
-    tasks = "task" if options.places == 1 else "tasks"
-    return f"{words} ({options.PROCESSOR_TYPE}): {options.places} {tasks} at once in each"
+    return f"{words} ({options.PROCESSOR_TYPE}): {plural(options.places, 'task')} at once in each"

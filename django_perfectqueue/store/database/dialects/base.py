@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
@@ -96,6 +96,9 @@ class Dialect(ABC):
     SQL is written with standard double quotes and named parameters. ``{now}`` stands for
     the server's clock, or for the time that the caller gave, ``{hint}`` for ``by_primary_key``.
     """
+
+    # Opens a transaction at READ COMMITTED on a connection that is in none, where that differs.
+    begun: Callable[[Any], AbstractContextManager[None]] | None = None
 
     # Whether notifications are the database's own, and reach every host.
     notifies = False
@@ -304,7 +307,12 @@ class Dialect(ABC):
         """
         Open a transaction of the store's own, of which each statement sees what others have
         committed before it, whatever level the connection has.
+
+        On MySQL at REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so
+        a ticket would be taken whose task can't be seen.
         """
+        if self.begun and connection.get_autocommit():
+            return self.begun(connection)
         return self.atomic(connection)
 
     def current_clause(self, cursor: Cursor) -> str:

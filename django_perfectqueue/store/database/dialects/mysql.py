@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from itertools import islice
 from operator import attrgetter
 
-from django.db import transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Now
@@ -82,6 +79,7 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET SESSION idle_transaction_timeout =
 
 class MySQL(MySQLErrors, MySQLSubmit):
     filled = staticmethod(filled_for)
+    begun = staticmethod(begun_with_first)
     by_primary_key = " FORCE INDEX (PRIMARY)"
     at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     share_clause = " LOCK IN SHARE MODE"
@@ -115,17 +113,6 @@ class MySQL(MySQLErrors, MySQLSubmit):
 
     def reset_idle_timeout(self, cursor: Cursor) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
-
-    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """
-        Begin at READ COMMITTED whatever level the connection has, where it is in no transaction.
-
-        At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
-        ticket would be taken whose task can't be seen.
-        """
-        if connection.get_autocommit():
-            return begun_with_first(connection)
-        return transaction.atomic(connection.alias)
 
     def deep(self, cursor: Cursor) -> str:
         # MariaDB stops at the 1,000th level without an error.

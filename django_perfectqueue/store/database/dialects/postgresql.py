@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import get_type_hints
 
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -94,6 +92,7 @@ LET_STAND_AS_BEFORE = "/* perfectqueue */ SET LOCAL idle_in_transaction_session_
 
 class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     filled = staticmethod(filled_for)
+    begun = staticmethod(begun_with_first)
     notifies = True
     keeps_dead_entries = True
     plans_laterally = True
@@ -105,11 +104,6 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
     moving_clock = "clock_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
-
-    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        if connection.get_autocommit():
-            return begun_with_first(connection)
-        return transaction.atomic(connection.alias)
 
     def commit_asynchronously(self, cursor: Cursor) -> None:
         packets[cursor.db].end = COMMIT_ASYNCHRONOUSLY

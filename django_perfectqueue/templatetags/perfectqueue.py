@@ -23,6 +23,7 @@ from django_perfectqueue.fairness.wording import pause_terms, share_terms
 from django_perfectqueue.inspection.steering import describe_action, describe_change
 from django_perfectqueue.inspection.task import Fact, lease_until, times
 from django_perfectqueue.lib import durations
+from django_perfectqueue.lib.checks import is_utf_8
 from django_perfectqueue.lib.printable import printable, printable_lines
 from django_perfectqueue.models import EVERYONE, Pausable, Status, Task
 from django_perfectqueue.payload.codecs import decode
@@ -239,11 +240,8 @@ def next_moment(task: Task) -> Fact:
 
 def readable(value: object) -> str:
     pretty = json.dumps(value, ensure_ascii=False, indent=2)
-    try:
-        pretty.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
-        return json.dumps(value, indent=2)
-    return pretty
+    # A lone surrogate only an escape can show.
+    return pretty if is_utf_8(pretty) else json.dumps(value, indent=2)
 
 
 for _shown in (

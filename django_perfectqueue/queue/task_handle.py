@@ -50,9 +50,8 @@ class TaskHandle:
 
     def exists(self) -> bool:
         """Return whether it is in the queue, or has ended and is retained."""
-        return store.database.with_retries(
-            self.queue.list().filter(key=self.key).exists, using=self.using
-        )
+        rows = self.queue.list().filter(key=self.key)
+        return store.database.with_retries(rows.exists, using=self.using)
 
     def metadata(self) -> models.Task:
         """
@@ -60,15 +59,10 @@ class TaskHandle:
 
         Raise NotFoundError when it does not exist.
         """
-        rows = self.queue.list().select_related("ticket", "dead_letter")
-        try:
-            row: models.Task = store.database.with_retries(
-                lambda: rows.get(key=self.key), using=self.using
-            )
-        except models.Task.DoesNotExist:
-            raise NotFoundError(
-                f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
-            ) from None
+        rows = self.queue.list().select_related("ticket", "dead_letter").filter(key=self.key)
+        row: models.Task | None = store.database.with_retries(rows.first, using=self.using)
+        if row is None:
+            raise NotFoundError(f"Queue '{self.queue.name}' has no task with the key '{self.key}'.")
         return row
 
     def why_waiting(self, *, now: Now = None) -> Reason:

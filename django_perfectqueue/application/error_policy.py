@@ -21,7 +21,7 @@ from django_perfectqueue.backoff import (
     restored,
 )
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import PayloadError, UndefinedDecisionError
+from django_perfectqueue.exceptions import UndefinedDecisionError
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.durations import LONGEST, is_number
 from django_perfectqueue.lib.imports import path_of
@@ -116,17 +116,9 @@ def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=path_of(type(cause(error))))
 
 
-def of_submit(task: AcquiredTask, name: str) -> Any:
-    """Return what the submit says of the attempts, one of OF_ATTEMPTS; None if it says nothing."""
-    try:
-        return task.context.get(name)
-    except PayloadError:
-        return None
-
-
 def most_attempts(task: AcquiredTask, handler: Handler, *, asked: bool) -> int:
     """Return how many attempts may end in an error, by the submit, or else by the handler."""
-    if task.lease.context is not None and (given := of_submit(task, "max_attempts")):
+    if task.lease.context is not None and (given := task._known_context.get("max_attempts")):
         return int(given)
     most = getattr(handler, "max_attempts", None)
     if asked:
@@ -144,7 +136,7 @@ def wait_by(
     the first that has something to say is heard. One that raises or returns nonsense is not.
     """
     try:
-        if task.lease.context is not None and (kept := of_submit(task, "backoff")):
+        if task.lease.context is not None and (kept := task._known_context.get("backoff")):
             return asked_of(restored(*kept), task, handler, error)
         usual_backoff: object = options().BACKOFF
         if isinstance(usual_backoff, str):

@@ -16,7 +16,6 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.error_policy import of_submit
 from django_perfectqueue.application.middleware import is_async
 from django_perfectqueue.backoff import backoff_at, error_rules, restored
 from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
@@ -76,7 +75,7 @@ class DjangoTask(Application):
     # Only an error asks for these three.
     @OfCall
     def backoff(self) -> object:
-        if kept := of_submit(self.task, "backoff"):
+        if kept := self.task._known_context.get("backoff"):
             return restored(*kept)
         backoff = option_of(self.definition, "backoff") or self.backend.options.get("backoff")
         return backoff_at(backoff) if isinstance(backoff, str) else backoff

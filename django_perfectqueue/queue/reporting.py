@@ -90,6 +90,14 @@ class ReportingTask:
         return values
 
     @property
+    def _known_context(self) -> dict[str, Any]:
+        """The same; empty where it can't be read."""
+        try:
+            return self.context
+        except PayloadError:
+            return {}
+
+    @property
     def scheduled_for(self) -> datetime | None:
         """The tick that a schedule has submitted it for; None where none has."""
         tick = self.context.get(store.schedules.SCHEDULED_FOR)

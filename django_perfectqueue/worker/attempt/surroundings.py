@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from django_perfectqueue import logs, signals, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import PayloadError, PreemptedError
+from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
@@ -96,15 +96,7 @@ def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
     since = due if due <= timezone.now() else lease.created_at
-    return otel.process_span(lease, since, context_values(task))
-
-
-def context_values(task: AcquiredTask) -> dict[str, object]:
-    """Return the context values of a task; none if they can't be read."""
-    try:
-        return task.context
-    except PayloadError:
-        return {}
+    return otel.process_span(lease, since, task._known_context)
 
 
 def end_span(span: Span, ending: AttemptEnd) -> None:

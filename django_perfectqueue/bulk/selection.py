@@ -204,17 +204,13 @@ class Selection:
         # No database looks in an index for what stands in a CASE: the ids are the way to the rows.
         # All that have the tag would still be read.
         is_match = Case(When(replace(self, tag="").matches(verb), then=1))
-        tasks = (
-            models.TaskQuerySet(models.Task, using=using)
-            .annotate(is_match=is_match)
-            .filter(is_match=1)
-        )
+        tasks = models.TaskQuerySet(models.Task, using=using).annotate(is_match=is_match)
         found: list[Found] = []
         for _look in range(LOOKS):
             left = {f"{column}__gte": ids.start, f"{column}__lt": ids.stop}
             following = rows.using(using).filter(**left).order_by(column)
             looked = list(following.values_list(column, flat=True)[:LOOKED])
-            named = tasks.filter(pk__in=looked).order_by("pk")
+            named = tasks.filter(is_match=1, pk__in=looked).order_by("pk")
             found += named.values_list("pk", "queue", "key")[: size - len(found)]
             if len(found) == size:
                 return found, found[-1][0]

@@ -83,11 +83,9 @@ def findings(
     ``oldest`` is for how many seconds a task may have been due; without it, that is only
     named. Each look is into an index, and reads a bounded number of rows.
     """
-    able = True
-    for finding in database_findings(using):
-        able = able and finding.ok
-        yield finding
-    if not able:
+    found = list(database_findings(using))
+    yield from found
+    if not all(finding.ok for finding in found):
         return
     try:
         yield from queue_findings(queues, using, oldest)

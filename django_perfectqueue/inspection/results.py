@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,16 +77,13 @@ def results_of(
     Raise NotFoundError where no such task exists, or it was deleted; WaitTimeoutError when
     not all have ended after so many seconds; WaitInTransactionError in a transaction.
     """
-    waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
-    try:
+    with closing(ResultWaiter(queue, keys, using=using, timeout=timeout)) as waiter:
         while True:
             yield from waiter.look()
             if not waiter.keys:
                 return
             waiter.check()
             waiter.wait()
-    finally:
-        waiter.close()
 
 
 async def results_of_async(

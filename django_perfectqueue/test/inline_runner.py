@@ -112,15 +112,12 @@ class InlineRunner(Runner):
         if task.notes is not None:
             task.write_notes()
         if ending.completion is not None:
-            self.write(ending, ending.completion, task)
+            if not task.write(ending.completion):
+                ending.word = "preempted"
+            announce(ending.word, task, ending.handler)
         if ending.stop and ending.error is not None:
             raise ending.error
         return run_of(ending, task)
-
-    def write(self, ending: AttemptEnd, completion: store.Completion, task: HeldTask) -> None:
-        if not task.write(completion):
-            ending.word = "preempted"
-        announce(ending.word, task, ending.handler)
 
 
 def put_back(values: Mapping[str, JSON]) -> None:

@@ -13,7 +13,7 @@ from django.db.models import Case, Q, QuerySet, When
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.durations import time_in
-from django_perfectqueue.payload.codecs import JSON, LAST_CHARACTER
+from django_perfectqueue.payload.codecs import JSON
 
 # The type of tasks that do bulk operations.
 TYPE = "perfectqueue.bulk"
@@ -173,7 +173,7 @@ class Selection:
         if self.batch:
             found &= Q(membership__batch_id=self.batch)
         if self.key:
-            found &= Q(key__gte=self.key, key__lt=self.key + LAST_CHARACTER)
+            found &= models.begins("key", self.key)
         return found & in_time(self.since, self.until)
 
     def narrowest(self, verb: str) -> tuple[QuerySet[Any, Any], str]:

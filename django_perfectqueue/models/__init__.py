@@ -53,6 +53,7 @@ from .task import Task as Task
 from .task import TaskQuerySet as TaskQuerySet
 from .task import Ticket as Ticket
 from .task import Watch as Watch
+from .task import begins as begins
 from .task import type_condition as type_condition
 from .worker import ALL_TYPES as ALL_TYPES
 from .worker import UNSEEN as UNSEEN

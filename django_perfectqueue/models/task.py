@@ -40,13 +40,15 @@ JOIN perfectqueue_task task ON task.id = lane.one WHERE task.queue = %s
 """
 
 
+def begins(column: str, start: str) -> Q:
+    """Return the condition of the texts that are this or begin so, as an index finds them."""
+    # No LIKE, as that of SQLite ignores case.
+    return Q(**{f"{column}__gte": start, f"{column}__lt": start + codecs.LAST_CHARACTER})
+
+
 def type_condition(pattern: str) -> Q:
     """Return the condition of a type, or, with ``*`` at its end, of those that begin so."""
-    if not pattern.endswith("*"):
-        return Q(type=pattern)
-    # No LIKE, as that of SQLite ignores case.
-    start = pattern[:-1]
-    return Q(type__gte=start, type__lt=start + codecs.LAST_CHARACTER)
+    return begins("type", pattern[:-1]) if pattern.endswith("*") else Q(type=pattern)
 
 
 class TaskQuerySet(UndeletableQuerySet["Task"]):
@@ -103,10 +105,6 @@ class TaskQuerySet(UndeletableQuerySet["Task"]):
         Raise ValueError when there is no such status.
         """
         return self.counted(self.filter(condition(status, now)), status, now)
-
-    def key_begins(self, start: str) -> TaskQuerySet:
-        """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
-        return self.filter(key__gte=start, key__lt=start + codecs.LAST_CHARACTER)
 
     def tagged(self, *tags: str) -> TaskQuerySet:
         """Keep the tasks that have all of these tags."""

@@ -19,7 +19,6 @@ from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.payload.codecs import LAST_CHARACTER
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import names
 from django_perfectqueue.templatetags import perfectqueue as cells
@@ -350,8 +349,7 @@ def known(name: str, start: str, request: HttpRequest) -> list[str]:
     """
     in_order = {"user": plain().exclude(user=""), "tag": models.Tag.objects.using(database())}
     if scope_of(request) is None and name in in_order:
-        begins = {f"{name}__gte": start, f"{name}__lt": start + LAST_CHARACTER}
-        return distinct(in_order[name].filter(**begins), name, limit=KNOWN)
+        return distinct(in_order[name].filter(models.begins(name, start)), name, limit=KNOWN)
     newest = in_scope(plain(), request, "user").order_by("-pk")[:FOUND]
     if name == "tag":
         rows = in_order["tag"].filter(task_id__in=[*newest.values_list("pk", flat=True)])
@@ -374,7 +372,7 @@ def ids_by_key(start: str, request: HttpRequest) -> list[int]:
     """
     queue = request.GET.get("queue")
     queues = [queue] if queue else queue_names(request)
-    found = plain().key_begins(start)
+    found = plain().filter(models.begins("key", start))
     rows = in_scope(found, request, "user").order_by("key")
     return [
         task_id

@@ -19,6 +19,7 @@ from django_perfectqueue.queue import Batch
 from .terminal import Facts, known, picked
 
 RELATIVES = 5
+OF_ATTEMPTS = ("ending", "worker", "started_at", "ended_at", "error", "message", "traceback")
 
 
 def situation(task: Task, now: datetime) -> str:
@@ -54,18 +55,12 @@ def fields(facts: Iterable[inspected.Fact]) -> Iterator[tuple[str, object]]:
 def story_facts(story: inspected.Story, *, with_data: bool) -> Facts:
     task = story.task
     facts = [*story.about(), *story.times(), *story.counts(), *story.remarks()]
-    found = facts_for_programs(facts) | {
-        "history": [attempt_facts(attempt) for attempt in story.attempts]
-    }
+    tried = [{"attempt": one.number, **picked(one.row, *OF_ATTEMPTS)} for one in story.attempts]
+    found = facts_for_programs(facts) | {"history": tried}
     if not with_data:
         return found
     found |= content("data", task.payload) | content("result", task.result_text)
     return found | context_of(task)
-
-
-def attempt_facts(attempt: inspected.Try) -> Facts:
-    names = ("ending", "worker", "started_at", "ended_at", "error", "message", "traceback")
-    return {"attempt": attempt.number, **picked(attempt.row, *names)}
 
 
 def progress_facts(journal: Journal | None) -> Facts | None:

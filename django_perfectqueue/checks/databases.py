@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from django.conf import settings
-from django.core.checks import CheckMessage
+from django.core.checks import INFO, CheckMessage
 from django.db import connections, router
 
 from django_perfectqueue.conf import SETTING, options
@@ -97,11 +97,12 @@ def check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
     """
     Advise on SQLite where a project is checked as a whole.
 
-    It has no tag, so the commands say nothing of it. With DEBUG only a worker that stays does:
-    a new project works as it is.
+    It has no tag, so the commands say nothing of it. With DEBUG it is information: a new project
+    works as it is.
     """
-    if not settings.DEBUG:
-        yield from sqlite_advice(alias)
+    for problem in sqlite_advice(alias):
+        problem.level = INFO if settings.DEBUG else problem.level
+        yield problem
 
 
 def sqlite_advice(alias: str) -> Iterator[CheckMessage]:

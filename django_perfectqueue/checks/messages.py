@@ -30,7 +30,8 @@ def check(*tags: str) -> Callable[[Callable[[str], Iterable[CheckMessage]]], Che
     Register a function that yields what is wrong with the database that holds the tasks.
 
     It is not called where the settings are wrong anyway; with the tag ``database`` only
-    where that database is to be checked.
+    where that database is to be checked. Information is for who checks the whole project:
+    ``migrate``, which names a database, leaves it out.
     """
 
     def registered(problems: Callable[[str], Iterable[CheckMessage]]) -> Check:
@@ -45,7 +46,7 @@ def check(*tags: str) -> Callable[[Callable[[str], Iterable[CheckMessage]]], Che
             alias = database()
             if checks.Tags.database in tags and alias not in {*(databases or ())} & {*connections}:
                 return []
-            return list(problems(alias))
+            return [one for one in problems(alias) if databases is None or one.level > checks.INFO]
 
         del found.__wrapped__  # Django looks at the signature for ``**kwargs``.
         return checks.register(found, *tags)

@@ -94,6 +94,8 @@ def change(
                 setattr(row, name, value)
             if isinstance(row, Limit):
                 check_limit(row, values)
+            if values.get("paused_until") and not getattr(row, "paused", False):
+                raise ConfigError("until is the end of a pause: give paused=True, too.")
             row.save(using=using)
             return row
 
@@ -196,12 +198,13 @@ def checked(kind: type[R], given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a row; raise ConfigError when one can't be."""
     fields = {field.name: field for field in kind._meta.concrete_fields}
     return {
-        name: check_of(fields[name]).require(f"The {name}", value, ConfigError)
+        name: check_of(fields[name]).require(LABELS.get(name, f"The {name}"), value, ConfigError)
         for name, value in given.items()
         if value is not ...
     }
 
 
+LABELS = {"paused_until": "until"}
 CHECKS = {"paused": TRUE_OR_FALSE, "paused_until": AWARE.or_none(), "note": text(255)}
 
 

@@ -145,6 +145,9 @@ class Reason:
     lanes: int | None = None
     unserved: str = ""
 
+    def __str__(self) -> str:
+        return self.sentence
+
     @property
     def sentence(self) -> str:
         """The reason in words, in the language of the one who asks."""

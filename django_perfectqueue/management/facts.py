@@ -34,6 +34,8 @@ def situation(task: Task, now: datetime) -> str:
         return ""
     if task.expires_at and task.expires_at <= now:
         return f"expired {short_duration((now - task.expires_at).total_seconds())} ago"
+    if (ticket := inspected.ticket_of(task)) and ticket.is_parked:
+        return "waits for a worker that knows its type"
     wait = (inspected.due_at(task) - now).total_seconds()
     return ("due in %s" if wait > 0 else "due for %s") % short_duration(wait)
 

@@ -362,8 +362,12 @@ class TaskPage:
         )
         if row.error or row.message:
             self.stdout.write("  " + self.style.ERROR(facts.why(row.error, row.message)))
-        if row.traceback and self.command.verbosity > 1:
+        if self.command.verbosity > 1:
             self.print_block(row.traceback)
+        elif row.traceback:
+            _before, file, frame = row.traceback.rpartition('  File "')
+            shown = (file + frame).splitlines()[:2] if file else ()
+            self.print_block("\n".join([*shown, "… The whole traceback: -v 2"]))
 
     def print_workflow(self, rows: Iterable[WorkflowEntry], *, with_data: bool) -> None:
         for number, kept in enumerate(rows):

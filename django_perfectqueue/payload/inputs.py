@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -37,6 +38,8 @@ When = datetime | Duration
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
 # Of a key made by key_by() so much is the type; so much of a key that becomes free is its name.
 KEY_BY_TYPE, NAME_LENGTH = 160, KEY_LENGTH - 17
+# A key of a later task of a name, with an id that no database reaches: no later one would follow.
+LIKE_LATER = re.compile(r"~0[1-8][0-9]{14}\Z")
 
 MOST_TAGS = 20
 # What the tag begins with by which the tasks of a sequence are found.
@@ -92,6 +95,10 @@ def checked_key(value: object) -> str:
     if value is None:
         return str(uuid4())
     key: str = KEY.require("The key", value, InvalidTaskError)
+    if "~0" in key and LIKE_LATER.search(key):
+        raise InvalidTaskError(
+            f"The key must not end as those of later tasks of a unique key do: '{key[-17:]}'."
+        )
     return key
 
 

@@ -204,16 +204,25 @@ def checked_payload(data: object, type_: str) -> str:
     Raise InvalidScheduleError where JSON can't hold them, or one of Django's tasks can't be
     called with them.
     """
-    if HAS_TASKS:
-        from django_perfectqueue.backend.base import definition_of
+    task = django_task(type_)
+    return inputs.encoded(checked_call(task, data) if task else data)
 
-        if task := definition_of(type_):
-            data = checked_call(task, data)
-    return inputs.encoded(data)
+
+def django_task(type_: str) -> AnyTask | None:
+    """Return the one of Django's tasks that is of this type, or None."""
+    if not HAS_TASKS:
+        return None
+    from django_perfectqueue.backend.base import definition_of
+
+    return definition_of(type_)
 
 
 def checked_call(task: AnyTask, data: object) -> object:
-    """Return the arguments of one of Django's tasks; none are given where there are no data."""
+    """
+    Return the arguments of one of Django's tasks; none are given where there are no data.
+
+    Raise InvalidTaskError where it can't be called with them.
+    """
     from django_perfectqueue.backend.definition import StoredCall
 
     found = {"args": [], "kwargs": {}} if data is None else data
@@ -222,9 +231,9 @@ def checked_call(task: AnyTask, data: object) -> object:
         context = [None] * bool(task.takes_context)
         signature(task.func).bind(*context, *call.args, **call.kwargs)
     except PayloadError as error:
-        raise InvalidScheduleError(str(error)) from error
+        raise InvalidTaskError(str(error)) from error
     except TypeError as error:
-        raise InvalidScheduleError(
+        raise InvalidTaskError(
             f"{task.module_path}() can't be called with these data: {error}."
         ) from error
     return found
@@ -260,11 +269,10 @@ def signals_of(type_: str) -> Mapping[str, Any]:
     Raise ConfigError where it, or the dispatch, can't be imported.
     """
     try:
-        if HAS_TASKS:
-            from django_perfectqueue.backend import base, definition
+        if task := django_task(type_):
+            from django_perfectqueue.backend.definition import option_of
 
-            if task := base.definition_of(type_):
-                return definition.option_of(task, "signals") or {}
+            return option_of(task, "signals") or {}
         return dispatch_here().handler_for(type_).signals
     except UnknownTypeError:
         return {}

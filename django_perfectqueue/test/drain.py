@@ -77,7 +77,7 @@ def drain(
 
     What a handler raises is raised here, once it is stored what became of its task, and
     ``raise_errors=False`` only reports it. Raise UnknownTypeError for a type that has no
-    handler, and AssertionError when more is due after ``limit`` attempts.
+    handler, also among ``types``, and AssertionError when more is due after ``limit`` attempts.
     """
     if isinstance(queue, Queue):
         using, queue = using or queue.using, queue.name
@@ -131,6 +131,9 @@ class Drain:
         # What is held until the end must not come back by the clock meanwhile.
         self.alive_time = options().ALIVE_TIME + self.ahead.total_seconds()
         self.runner = InlineRunner(workers_dispatch(self.using))
+        for type_ in self.types or ():
+            if not self.runner.dispatch.knows(type_):
+                raise unknown(self.runner.dispatch, type_, f"tasks of type '{type_}'")
 
     def travel(self) -> None:
         """Run what is due, then what is due next, until so much time has passed."""

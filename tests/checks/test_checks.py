@@ -216,9 +216,10 @@ class DatabaseSettingsTests(SimpleTestCase):
             self.assertIn("'init_command': 'PRAGMA journal_mode=WAL'}", found.hint)
 
     def test_a_new_project_on_sqlite_works_as_it_is(self):
-        """Its worker, once it stays, gives the advice."""
+        """The advice is no warning."""
         with override_settings(DEBUG=True):
-            self.assertEqual(database_errors(**SQLITE, OPTIONS={}), [])
+            [advice] = database_errors(**SQLITE, OPTIONS={})
+        self.assertEqual((advice.level, advice.id), (checks.INFO, "perfectqueue.W001"))
 
     def test_what_is_advised_for_sqlite_is_not_repeated_by_each_command(self):
         """

@@ -65,3 +65,13 @@ class PauseTests(TestCase):
         ):
             with self.subTest(given), self.assertRaises(ConfigError):
                 set_share("ann", paused=True, **given)
+        with self.assertRaisesMessage(ConfigError, "until must be a datetime with a time zone"):
+            set_share("ann", until="1h")
+
+    def test_an_end_needs_a_pause(self):
+        for set_it in (set_share, set_limit):
+            with self.assertRaisesMessage(ConfigError, "a pause: give paused=True, too."):
+                set_it("ann", until=now() + HOUR)
+            set_it("ann", paused=True)
+            row = set_it("ann", until=now() + HOUR)
+            self.assertTrue(row.paused and row.paused_until)

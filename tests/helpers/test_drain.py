@@ -205,6 +205,9 @@ class DrainTests(TestCase):
         ):
             drain()
         self.assertEqual(task.metadata().status, "waiting")
+        for types in ("helpers.ad", ["helpers.group", "helpers.ad"]):
+            with self.assertRaisesRegex(UnknownTypeError, "tasks of type 'helpers.ad';.*mean"):
+                drain(types=types)
 
     @override_settings(PERFECTQUEUE={"DISPATCH": "tests.tasks.SampleDispatch"})
     def test_the_dispatch_is_that_of_the_project(self):

@@ -51,7 +51,7 @@ class WaitingTestCase(TestCase):
 
     def assert_why(self, task, code, sentence, now=NOON, **facts):
         reason = self.why(task, now)
-        self.assertEqual((reason.code, reason.sentence), (code, sentence))
+        self.assertEqual((reason.code, reason.sentence, str(reason)), (code, sentence, sentence))
         for name, value in facts.items():
             self.assertEqual(getattr(reason, name), value, name)
 

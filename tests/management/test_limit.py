@@ -161,6 +161,14 @@ class LimitTests(TestCase):
         [found] = run_json("pq_limit", "show", "name:stripe:*")
         self.assertEqual((found["running"], len(found["members"])), (12, 6))
 
+    def test_a_name_of_a_family_shows_what_holds_for_it(self):
+        set_limit("stripe:*", max_running=4)
+
+        self.assertRegex(run("pq_limit", "show", "name:stripe:17"), r"name:stripe:\* +0 +4 ")
+        refused(self, "pq_limit", "delete", "name:stripe:17")
+        run("pq_limit", "pause", "name:stripe:17")
+        self.assertTrue(terms("stripe:17")[-1])
+
     def test_a_long_list_is_cut_and_says_so(self):
         for number in range(3):
             set_limit(f"l{number}", max_running=2)
@@ -192,7 +200,10 @@ class LimitTests(TestCase):
     def test_the_nearest_name_is_said(self):
         set_limit("smtp", max_running=2)
 
-        self.assertIn("Did you mean 'name:smtp'?", refused(self, "pq_limit", "show", "smpt"))
+        for verb in ("show", "pause"):
+            said = refused(self, "pq_limit", verb, "smpt")
+            self.assertEqual(said, "There is no limit 'name:smpt'. Did you mean 'name:smtp'?")
+        self.assertEqual(Limit.objects.count(), 1)
 
 
 def hours(count):

@@ -11,7 +11,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store import Ending, Failure, settle
 from django_perfectqueue.test import drain
-from tests.factories import finish, processor, register, retry, running, submit
+from tests.factories import acquire, finish, processor, register, retry, running, submit
+from tests.helpers import cases  # noqa: F401
 
 from .running import broken, refused, run, run_json
 
@@ -190,6 +191,26 @@ class ShowTests(TestCase):
 
         self.assertNotIn("File x", run("pq_task", "show", "k1"))
         self.assertIn("  File x\n    \\x1b[1mline\n", run("pq_task", "show", "k1", "-v", "2"))
+
+    def test_the_last_frame_of_an_error_is_for_all(self):
+        submit("k1", type="helpers.boom", now=None)
+        drain(raise_errors=False)
+
+        out = run("pq_task", "show", "k1")
+        self.assertRegex(out, r'  File ".*cases.py", line \d+, in \w+\n +raise ')
+        self.assertNotIn("Traceback", out)
+        self.assertIn("  … The whole traceback: -v 2\n", out)
+        self.assertIn("Traceback", run("pq_task", "show", "k1", "-v", "2"))
+
+    def test_one_that_no_worker_knows_waits_for_no_time(self):
+        submit("k1", now=None)
+        leases = acquire(now=None)
+        settle(leases, Ending.release(5), using="default")
+        store.park(leases, lambda type_: False, using="default")
+
+        says = "scheduled, waits for a worker that knows its type\n"
+        self.assertIn(says, run("pq_task", "show", "k1"))
+        self.assertIn(says.partition(", ")[2].strip(), run("pq_task", "list"))
 
     def test_a_running_task_shows_its_lease_and_whether_it_is_to_stop(self):
         # A quarter beyond an hour: what is shown is the same some seconds later.

@@ -3,12 +3,13 @@ import json
 import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from unittest import mock
+from unittest import mock, skipUnless
 
 from django.core.management import call_command
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
 
+from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.management.terminal import point
 from django_perfectqueue.models import Task, Worker
 from django_perfectqueue.queue import Queue
@@ -139,6 +140,19 @@ class BadSubmitTests(TestCase):
 
     def test_a_payload_that_json_has_no_word_for(self):
         self.assert_refused("k", "t", "NaN", says="can't be written as JSON")
+
+    @skipUnless(HAS_TASKS, "There are no tasks of Django here.")
+    def test_data_with_which_a_function_can_not_be_called(self):
+        from ..backend import jobs
+
+        type_ = jobs.add.module_path
+        self.assert_refused("k", type_, "[1, 2]", says="The data is not that of a Django task")
+        self.assert_refused("k", type_, says="missing a required argument: 'a'")
+        with typed(json_lines({"key": "k", "type": type_, "data": {"args": [1, 2, 3]}})):
+            self.assert_refused("--file", "-", says="Line 1: tests.backend.jobs.add() can't be")
+        run("pq_submit", "good", type_, '{"args": [1], "kwargs": {"b": 2}}')
+        run("pq_submit", "none", jobs.nothing.module_path)
+        self.assertEqual(Queue()["none"].metadata().data, {"args": [], "kwargs": {}})
 
     def test_a_payload_nested_beyond_all_depth(self):
         self.assert_refused("k", "t", "[" * 200_000, says="nested too deeply")

@@ -53,7 +53,7 @@ class MergeTests(TransactionTestCase):
         self.assertEqual(task.metadata().created_at, NOW)
 
     def test_a_key_that_looks_like_one_of_a_run_holds_up_no_submit(self):
-        for last in ("zzzzzzzzzzzzzzz", 15 * "9", "000000000900000"):
+        for last in ("zzzzzzzzzzzzzzz", 15 * "9", "000000000900000", "8999999999999 9", 15 * "0"):
             with self.subTest(last):
                 Queue().submit(f"index-7~0{last}", "index", {"n": "other"}).force_finish()
                 for number in range(3):
@@ -62,6 +62,9 @@ class MergeTests(TransactionTestCase):
                 self.assertEqual(DebouncedSubmit.objects.count(), 0)
                 Queue().clear()
                 Queue().purge(older_than=0)
+        for last in ("8" + 14 * "9", "1" + 14 * "0"):
+            with self.assertRaisesMessage(InvalidTaskError, "end as those of later tasks"):
+                Queue().submit(f"index-7~0{last}", "index", {})
 
     def test_it_starts_so_long_after_the_first_at_the_latest(self):
         for number in range(12):

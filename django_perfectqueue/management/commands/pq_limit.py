@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from functools import partial
 
@@ -30,8 +30,9 @@ def list_limits(command: NounCommand, options: CommandOptions) -> None:
 
 
 def show(command: Command, options: CommandOptions) -> None:
-    """Show limits and who changed them."""
-    for row in limits.with_meters(list(named(command)), using=command.queue.using):
+    """Show limits, or the families that hold for the names, and who changed them."""
+    found = list(named(command, own=False))
+    for row in limits.with_meters(found, using=command.queue.using):
         draw = partial(command.print_table, COLUMNS, [row])
         command.print_rule(row, for_programs(COLUMNS, row), draw)
 
@@ -48,6 +49,8 @@ def change(command: Command, options: CommandOptions) -> None:
 
 def pause(command: Command, options: CommandOptions) -> None:
     """Pause these tasks until a time, or until they are unpaused."""
+    # A queue, a type or a user may be paused that has no limit.
+    list(named(command, own=False, scopes=("name",)))
     command.do(partial(limits.set_limit, paused=True, **command.pause_terms))
 
 
@@ -67,13 +70,19 @@ def rows_of(command: NounCommand) -> QuerySet[Limit]:
     return Limit.objects.using(command.queue.using).annotate(clock=ServerNow())  # type: ignore[no-redef]
 
 
-def named(command: Command) -> Iterator[Limit]:
-    """Yield the limits of the names; raise CommandError for a name that none has."""
+def named(
+    command: Command, *, own: bool = True, scopes: Collection[str] = limits.SCOPES
+) -> Iterator[Limit]:
+    """
+    Yield the limits of the names, or unless ``own`` those that hold for them; raise CommandError
+    for a name that none has.
+    """
     rows = rows_of(command)
-    for owner in command.owners():
-        row = rows.filter(**owner).first()
-        if row is None:
-            key = Limit(**owner).key
+    for owner in filter(lambda one: one["scope"] in scopes, command.owners()):
+        key = Limit(**owner).key
+        held = limits.in_force([key], using=command.queue.using).get(key)
+        row = rows.filter(pk=held.pk).first() if held else None
+        if row is None or (own and row.key != key):
             near = nearest(key, [one.key for one in rows[:LISTED]])
             raise CommandError(f"There is no limit '{key}'.{near}")
         yield row

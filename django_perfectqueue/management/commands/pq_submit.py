@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import IO, Literal
+from functools import cache
+from typing import IO, Any, Literal
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
@@ -14,7 +15,7 @@ from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import ARGUMENTS, TIMES, Queue
-from django_perfectqueue.schedules.terms import dispatch_here, known_types
+from django_perfectqueue.schedules import terms
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis
 from ..flags import add_flags
@@ -65,8 +66,8 @@ class Command(QueueCommand):
         here = [worker for worker in workers if self.queue.name in worker.queues]
         self.warn_unserved(self.queue.name)
         try:
-            known = list(known_types(using=self.queue.using))
-            is_known = not known or type_ in known or dispatch_here().knows(type_)
+            known = list(terms.known_types(using=self.queue.using))
+            is_known = not known or type_ in known or terms.dispatch_here().knows(type_)
         except Exception:
             # It is submitted; a worker says what is wrong with the handlers.
             known, is_known = [], True
@@ -175,7 +176,21 @@ def task_of(text: bytes) -> dict[str, object]:
     for name in ("key", "type"):
         if name not in task:
             raise InvalidTaskError(f"The task has no '{name}'.")
-    return task | {name: point(name, task[name]) for name in TIMES if name in task}
+    return called(task) | {name: point(name, task[name]) for name in TIMES if name in task}
+
+
+def called(task: CommandOptions) -> CommandOptions:
+    """Return a task with its data; raise InvalidTaskError where its function can't take them."""
+    function = function_of(str(task["type"]))
+    return task | {"data": terms.checked_call(function, task.get("data"))} if function else task
+
+
+@cache
+def function_of(type_: str) -> Any:
+    """Return the one of Django's tasks that is of a type, or None where it can't be known here."""
+    with suppress(Exception):
+        return terms.django_task(type_)
+    return None
 
 
 @contextmanager
@@ -226,4 +241,4 @@ def arguments(options: CommandOptions) -> CommandOptions:
             task["data"] = parsed(task["data"])
     except InvalidTaskError as error:
         raise InvalidTaskError(f"{error} Quote it for the shell: {EXAMPLE}.") from error
-    return task
+    return called(task)

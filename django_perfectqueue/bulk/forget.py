@@ -70,7 +70,8 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     Its tasks with their results, logs and attempts, the submits that would become tasks, its
     schedules, shares, limits, usage and the trail of all these are deleted; its batches stay
     without its name. Tasks that run are asked to stop and stay: where ``running`` is more than
-    0, call it again once they have ended. A schedule that code declares stays, too.
+    0, call it again once they have ended. A schedule that code declares stays, too, and so do the
+    counters of a user whose line a worker has yet to find empty: workers delete these.
 
     It may be repeated. Raise InvalidTaskError for what is no name of one user.
     """
@@ -94,7 +95,24 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     done["batches"] = store.database.with_retries(rename, using=using)
     done |= {name: delete(rows[name], using=using) for name in ("shares", "limits", "usage")}
     delete(rows_of(user, using=using)["changes"], using=using)
+    forget_places(user, using=using)
     return {**done, "changes": changes}
+
+
+def forget_places(user: str, *, using: str) -> None:
+    """Delete what counts a user's tasks in the fair order and behind limits, where it is idle."""
+    owned = models.Account._base_manager.using(using).filter(user=user)
+    accounts = list(owned.values_list("pk", flat=True))
+    lanes = models.Lane._base_manager.using(using).filter(account__in=accounts)
+    # An account stays while it has lanes.
+    for id_ in [*lanes.values_list("pk", flat=True), *accounts]:
+        store.upkeep.forget_lanes(id_ - 1, using=using, limit=1, idle=0.0)
+    hold: int | None = store.upkeep.FIRST_ID
+    while hold is not None:
+        hold = store.upkeep.forget_holds(hold, using=using)
+    meter: str | None = ""
+    while meter is not None:
+        meter = store.upkeep.forget_meters(meter, using=using)
 
 
 def delete(rows: QuerySet[Any], *, using: str) -> int:

@@ -103,6 +103,29 @@ class ForgetTests(TestCase):
         assert_books_balance(self)
         self.assertEqual(sum(forget_user("acme", using="default").values()), 0)
 
+    def test_nor_is_what_counted_its_tasks_once_they_have_ended(self):
+        queue = Queue("own")
+        set_limit("per-*", max_running=1)
+        set_limit("zoe", scope="user", max_running=9)
+        for who in ("zoe", "max"):
+            queue.submit(f"{who[0]}-1", "t", user=who, unique="live", limits=[f"per-{who}"])
+            queue.submit(f"{who[0]}-2", "t", user=who, sequence="s")
+            queue.submit(f"{who[0]}-3", "t", user=who, debounce=1, leading=True)
+            with queue.batch(f"{who[0]}-b", user=who) as batch:
+                batch.submit(f"{who[0]}-4", "t", user=who)
+        merge_debounced(Work(debounced=None), using="default")
+        for task in iter(queue.poll, None):
+            task.finish()
+        self.assertIn("perfectqueue_lane", self.stored("zoe"))
+
+        forget_user("zoe", using="default")
+
+        self.assertEqual(self.stored("zoe"), set())
+        self.assertIn("perfectqueue_account", self.stored("max"))
+        assert_books_balance(self)
+        queue.submit("back", "t", user="zoe")
+        self.assertEqual(queue.poll().key, "back")
+
     def test_what_runs_is_asked_to_stop_and_goes_the_next_time(self):
         _task, lease = running("runs", user="acme", now=None)
 

@@ -47,11 +47,11 @@ APP_LABEL = "django_perfectqueue"
 TaskCall = tuple["AnyTask", Iterable[object], Mapping[str, object]]
 
 
-def arguments_of(result: AnyResult) -> dict[str, object]:
-    """Return what a task was enqueued with, by name; raise InvalidTask for what it can't take."""
-    context = [None] if result.task.takes_context else []
+def arguments_of(call: Any, task: AnyTask) -> dict[str, object]:
+    """Return the arguments of a call, by name; raise InvalidTask for what a task can't take."""
+    context = [None] if task.takes_context else []
     try:
-        given = signature(result.task.func).bind(*context, *result.args, **result.kwargs)
+        given = signature(task.func).bind(*context, *call.args, **call.kwargs)
     except TypeError as error:
         raise compat.InvalidTask(str(error)) from error
     given.apply_defaults()
@@ -240,7 +240,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         """Return the names that the templates of a task's definition make of its arguments."""
         templates: Iterable[str] = option_of(task, "limits")
         try:
-            return filled(templates, partial(arguments_of, result), user)
+            return filled(templates, partial(arguments_of, result, result.task), user)
         except exceptions.InvalidTaskError as error:
             raise compat.InvalidTask(str(error)) from error
 
@@ -254,7 +254,7 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
     def key_by(self, by: object, result: AnyResult) -> str:
         """Return the key that ``unique_by`` makes of the arguments."""
         try:
-            return inputs.key_by(result.task.module_path, arguments_of(result), by)
+            return inputs.key_by(result.task.module_path, arguments_of(result, result.task), by)
         except exceptions.InvalidTaskError as error:
             raise compat.InvalidTask(str(error)) from error
 

@@ -23,11 +23,12 @@ def rows_of(user: str, *, using: str) -> dict[str, QuerySet[Any]]:
     tasks = TaskQuerySet(Task, using=using).filter(user=user)
     same = Task.objects.filter(queue=OuterRef("queue"), key=OuterRef("name"), user=user)
     submits = models.DebouncedSubmit.objects.using(using)
+    own_key = f"{Limit.Scope.USER}:{user}"
     schedules = Schedule.objects.using(using).filter(user=user)
     trail = (
         Q(Exists(same.order_by()), kind=Change.Kind.TASK)
         | Q(kind=Change.Kind.SHARE, name=user)
-        | Q(kind=Change.Kind.LIMIT, name=f"{Limit.Scope.USER}:{user}")
+        | Q(kind=Change.Kind.LIMIT, name=own_key)
         | Q(kind=Change.Kind.SCHEDULE, name__in=list(schedules.values_list("name", flat=True)))
         | Q(pk__in=changes_of_schedules(user, using=using))
     )
@@ -39,6 +40,7 @@ def rows_of(user: str, *, using: str) -> dict[str, QuerySet[Any]]:
         "batches": models.Batch.objects.using(using).filter(user=user),
         "shares": models.FairShare.objects.using(using).filter(user=user),
         "limits": Limit.objects.using(using).filter(scope=Limit.Scope.USER, name=user),
+        "meters": models.Meter.objects.using(using).filter(key=own_key, running=0),
         "usage": models.Usage._default_manager.using(using).filter(user=user),
         "changes": Change.objects.using(using).filter(trail),
     }
@@ -70,8 +72,9 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     Its tasks with their results, logs and attempts, the submits that would become tasks, its
     schedules, shares, limits, usage and the trail of all these are deleted; its batches stay
     without its name. Tasks that run are asked to stop and stay: where ``running`` is more than
-    0, call it again once they have ended. A schedule that code declares stays, too, and so do the
-    counters of a user whose line a worker has yet to find empty: workers delete these.
+    0, call it again once they have ended. A schedule that code declares stays, too; and until
+    workers delete them, so do the counters of a user whose line a worker has yet to find empty, or
+    who is ahead of others.
 
     It may be repeated. Raise InvalidTaskError for what is no name of one user.
     """
@@ -93,33 +96,26 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     done |= {"submits": submits, "schedules": schedules}
     rename = partial(rows["batches"].update, user="")
     done["batches"] = store.database.with_retries(rename, using=using)
-    done |= {name: delete(rows[name], using=using) for name in ("shares", "limits", "usage")}
+    rules = ("shares", "limits", "meters", "usage")
+    done |= {name: delete(rows[name], using=using) for name in rules}
     delete(rows_of(user, using=using)["changes"], using=using)
     forget_places(user, using=using)
     return {**done, "changes": changes}
 
 
 def forget_places(user: str, *, using: str) -> None:
-    """Delete what counts a user's tasks in the fair order and behind limits, where it is idle."""
-    owned = models.Account._base_manager.using(using).filter(user=user)
-    accounts = list(owned.values_list("pk", flat=True))
-    lanes = models.Lane._base_manager.using(using).filter(account__in=accounts)
+    """Delete what counts a user's tasks in the fair order, where it is idle."""
+    owned = models.Account.objects.using(using).filter(user=user)
+    lanes = models.Lane.objects.using(using).filter(account__in=owned.values("pk"))
     # An account stays while it has lanes.
-    for id_ in [*lanes.values_list("pk", flat=True), *accounts]:
+    for id_ in [*lanes.values_list("pk", flat=True), *owned.values_list("pk", flat=True)]:
         store.upkeep.forget_lanes(id_ - 1, using=using, limit=1, idle=0.0)
-    hold: int | None = store.upkeep.FIRST_ID
-    while hold is not None:
-        hold = store.upkeep.forget_holds(hold, using=using)
-    meter: str | None = ""
-    while meter is not None:
-        meter = store.upkeep.forget_meters(meter, using=using)
 
 
 def delete(rows: QuerySet[Any], *, using: str) -> int:
     """Delete rows a page at a time, by their ids, so that no others are locked; return how many."""
     count = 0
-    named = rows.model._default_manager.using(using)
     while ids := list(rows.order_by().values_list("pk", flat=True)[:PAGE]):
-        remove = partial(named.filter(pk__in=ids).delete)
+        remove = rows.filter(pk__in=ids).order_by().delete
         count += store.database.with_retries(remove, using=using)[0]
     return count

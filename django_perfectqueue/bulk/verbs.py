@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -157,9 +158,11 @@ def act_on(
         words = cancel(operation, chunk, using=using)
     else:
         words = {found: revise(operation, found, using=using) for found in chunk}
-    left = [found[0] for found, word in words.items() if word == NEXT]
+    left, achieved = [found[0] for found, word in words.items() if word == NEXT], set[int]()
     if operation.verb == "retry":
-        achieved = store.retry(left, using=using) if left else set()
+        # One alone that has a later task of its key is refused.
+        with suppress(NotSupportedError):
+            achieved = store.retry(left, using=using) if left else set()
     else:
         swept = store.upkeep.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
         achieved = set(store.upkeep.purge(swept, using=using).doomed)

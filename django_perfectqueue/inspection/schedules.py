@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
+from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.lib.durations import long_duration, short_duration
 from django_perfectqueue.models import Schedule, Task, TaskQuerySet
-from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.codecs import part
 from django_perfectqueue.payload.context import OF_SCHEDULES
 from django_perfectqueue.store.schedules import BROKEN_FOR, timing_of
 
@@ -41,11 +40,10 @@ class TaskOrigin:
 
 def origin_of(task: Task) -> TaskOrigin | None:
     """Return the schedule of a task, or None where none has submitted it."""
+    schedule, tick = (part(task.context, name) for name in OF_SCHEDULES)
     try:
-        context: Any = decode(task.context) if task.context else None
-        schedule, tick = (context[name] for name in OF_SCHEDULES)
         return TaskOrigin(str(schedule), datetime.fromisoformat(tick))
-    except (PayloadError, LookupError, TypeError, ValueError):
+    except (TypeError, ValueError):
         return None
 
 

@@ -18,8 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import models
-from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.codecs import part
 from django_perfectqueue.payload.context import OF_ATTEMPTS
 from django_perfectqueue.store.records.journal import SIGNAL
 
@@ -86,12 +85,8 @@ def span(seconds: float | None) -> timedelta | None:
 
 def of_attempts(task: models.Task) -> tuple[int | None, str]:
     """Return what the submit said of attempts: how many, and the backoff in words."""
-    try:
-        context: Any = decode(task.context) if task.context else {}
-        most, kept = (context.get(name) for name in OF_ATTEMPTS)
-        return most, waits_in_words(kept)
-    except (PayloadError, AttributeError, TypeError, ValueError):
-        return None, ""
+    most, kept = (part(task.context, name) for name in OF_ATTEMPTS)
+    return most, waits_in_words(kept)
 
 
 def waits_in_words(kept: Any) -> str:

@@ -236,6 +236,14 @@ def decode(text: str) -> JSON:
         raise PayloadError(f"The stored text is not JSON: {error}.") from error
 
 
+def part(text: str | None, name: str) -> Any:
+    """Return what a stored object has by a name; None where it has not, or can't be read."""
+    try:
+        return decode(text)[name] if text else None
+    except (PayloadError, LookupError, TypeError):
+        return None
+
+
 def read(codec: Codec, text: str) -> object:
     try:
         return codec.loads(unpacked(codec.unseal(text)))

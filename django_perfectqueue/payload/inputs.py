@@ -96,9 +96,7 @@ def checked_key(value: object) -> str:
         return str(uuid4())
     key: str = KEY.require("The key", value, InvalidTaskError)
     if "~0" in key and LIKE_LATER.search(key):
-        raise InvalidTaskError(
-            f"The key must not end as those of later tasks of a unique key do: '{key[-17:]}'."
-        )
+        raise InvalidTaskError(f"No key may end like that of a far later task: '{key[-17:]}'.")
     return key
 
 

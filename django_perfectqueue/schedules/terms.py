@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch, dispatch_at
 from django_perfectqueue.bulk import TYPE as BULK
-from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     ConfigError,
@@ -90,7 +89,7 @@ def as_invalid_schedule() -> Iterator[None]:
     """Raise InvalidScheduleError for what a submit would refuse."""
     try:
         yield
-    except InvalidTaskError as error:
+    except (InvalidTaskError, PayloadError) as error:
         raise InvalidScheduleError(str(error)) from error
 
 
@@ -210,7 +209,7 @@ def checked_payload(data: object, type_: str) -> str:
 
 def django_task(type_: str) -> AnyTask | None:
     """Return the one of Django's tasks that is of this type, or None."""
-    if not HAS_TASKS:
+    if not compat.HAS_TASKS:
         return None
     from django_perfectqueue.backend.base import definition_of
 
@@ -221,18 +220,15 @@ def checked_call(task: AnyTask, data: object) -> object:
     """
     Return the arguments of one of Django's tasks; none are given where there are no data.
 
-    Raise InvalidTaskError where it can't be called with them.
+    Raise InvalidTaskError where it can't be called with them, and PayloadError where they are none.
     """
+    from django_perfectqueue.backend.base import arguments_of
     from django_perfectqueue.backend.definition import StoredCall
 
     found = {"args": [], "kwargs": {}} if data is None else data
     try:
-        call = StoredCall.of(found)
-        context = [None] * bool(task.takes_context)
-        signature(task.func).bind(*context, *call.args, **call.kwargs)
-    except PayloadError as error:
-        raise InvalidTaskError(str(error)) from error
-    except TypeError as error:
+        arguments_of(StoredCall.of(found), task)
+    except compat.InvalidTask as error:
         raise InvalidTaskError(
             f"{task.module_path}() can't be called with these data: {error}."
         ) from error
@@ -270,9 +266,7 @@ def signals_of(type_: str) -> Mapping[str, Any]:
     """
     try:
         if task := django_task(type_):
-            from django_perfectqueue.backend.definition import option_of
-
-            return option_of(task, "signals") or {}
+            return getattr(task, "signals", None) or {}
         return dispatch_here().handler_for(type_).signals
     except UnknownTypeError:
         return {}
@@ -287,7 +281,7 @@ def signals_of(type_: str) -> Mapping[str, Any]:
 def known_types(*, using: str) -> set[str]:
     """Return the types that handlers here, Django's tasks and live workers name, for people."""
     found = {route for route in dispatch_here().load() if isinstance(route, str)}
-    if HAS_TASKS:
+    if compat.HAS_TASKS:
         from django_perfectqueue.backend import base, definition
 
         base.discover()

@@ -16,7 +16,7 @@ from django.db import transaction
 from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import Outcome, Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
-from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.codecs import decode, part
 from django_perfectqueue.payload.context import OF_SCHEDULES
 from django_perfectqueue.payload.inputs import checked_limits, encoded
 from django_perfectqueue.payload.limit_names import filled, of_type
@@ -362,7 +362,7 @@ def known_tasks(row: Schedule, keys: Sequence[tuple[str, str]], *, using: str) -
     found = {}
     tasks = Task.objects.using(using).filter(queue=row.queue, key__in=[key for _queue, key in keys])
     for id_, key, context in tasks.values_list("pk", "key", "context"):
-        if not context or decode(context).get(SCHEDULE) != row.name:
+        if part(context, SCHEDULE) != row.name:
             raise AlreadyExistsError(f"Another task has the key of a tick: {key!r}. Delete it.")
         found[row.queue, key] = id_
     return found

@@ -105,10 +105,10 @@ class ForgetTests(TestCase):
 
     def test_nor_is_what_counted_its_tasks_once_they_have_ended(self):
         queue = Queue("own")
-        set_limit("per-*", max_running=1)
+        set_limit("shop-*", max_running=1)
         set_limit("zoe", scope="user", max_running=9)
         for who in ("zoe", "max"):
-            queue.submit(f"{who[0]}-1", "t", user=who, unique="live", limits=[f"per-{who}"])
+            queue.submit(f"{who[0]}-1", "t", user=who, unique="live", limits=[f"shop-{who[0]}"])
             queue.submit(f"{who[0]}-2", "t", user=who, sequence="s")
             queue.submit(f"{who[0]}-3", "t", user=who, debounce=1, leading=True)
             with queue.batch(f"{who[0]}-b", user=who) as batch:

@@ -339,7 +339,7 @@ class JoinTests(TransactionTestCase):
         task = take()
         child = task.run("child", "mail", expires_at="1h")
         waits(task, child)
-        drain(now=timezone.now() + 2 * SOON, types=["mail"])
+        drain(now=timezone.now() + 2 * SOON, types=["fail"])
         with self.assertRaises(TaskExpiredError):
             again(now=timezone.now() + 3 * SOON).join(child)
 

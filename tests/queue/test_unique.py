@@ -12,7 +12,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotSupportedError
 from django_perfectqueue.queue import Queue
 
 from ..factories import elsewhere
@@ -89,6 +89,39 @@ class UniqueTests(TestCase):
                 else:
                     getattr(running, end)(*(["no"] if end == "fail" else []))
         self.assertNotEqual(submit("live"), task)
+
+    def test_of_its_dead_tasks_the_last_is_retried_and_no_other(self):
+        dead = []
+        for _repeat in range(3):
+            dead.append(submit("live"))
+            Queue().poll().fail("broken")
+
+        with self.assertRaisesMessage(NotSupportedError, f"was followed by '{dead[2].key}'"):
+            dead[0].retry()
+        said = refused(self, "pq_task", "retry", "--status", "failed", "--yes")
+        self.assertIn("1 task will be tried again.", said)
+        self.assertIn("Tasks that are left: 2. They have changed, have a later task of", said)
+        said = refused(self, "pq_task", "retry", dead[1].key, "--queue", "default")
+        self.assertIn("retry that.", said)
+        said = refused(self, "pq_task", "retry", "--key-prefix", "index-7", "--first", "1", "--yes")
+        self.assertIn("0 tasks will be tried again.", said)
+        statuses = [task.metadata().status for task in dead]
+        self.assertEqual(statuses, ["failed", "failed", "waiting"])
+        with self.assertRaises(AlreadyExistsError):
+            submit("live")
+
+    def test_the_dead_tasks_of_other_keys_are_all_retried(self):
+        for options in ({"unique": "waiting"}, {"unique_for": 0.001}, {}):
+            with self.subTest(options):
+                dead = []
+                for number in range(2):
+                    name = "other" if options else f"other-{number}"
+                    dead.append(Queue().submit(name, "index", **options))
+                    Queue().poll().fail("broken")
+                for task in dead:
+                    task.retry()
+                self.assertEqual({task.metadata().status for task in dead}, {"waiting"})
+                Queue().clear()
 
     def test_without_it_a_key_is_taken_as_long_as_its_row_is_there(self):
         submit()

@@ -31,8 +31,7 @@ def list_limits(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: Command, options: CommandOptions) -> None:
     """Show limits, or the families that hold for the names, and who changed them."""
-    found = list(named(command, own=False))
-    for row in limits.with_meters(found, using=command.queue.using):
+    for row in limits.with_meters(named(command, own=False), using=command.queue.using):
         draw = partial(command.print_table, COLUMNS, [row])
         command.print_rule(row, for_programs(COLUMNS, row), draw)
 

@@ -10,7 +10,7 @@ from typing import IO, Any, Literal
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 
-from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, PayloadError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.checks import nearest
 from django_perfectqueue.lib.printable import printable
@@ -128,7 +128,7 @@ class TasksFile:
                 return self.queue.submit_many(
                     self.tasks(), on_conflict=self.on_conflict, progress=self.is_stored
                 )
-        except InvalidTaskError as error:
+        except (InvalidTaskError, PayloadError) as error:
             raise self.broken_off(f"Line {self.line}: {error}") from error
         except AlreadyExistsError as error:
             raise self.broken_off(f"Up to line {self.line}: {error}", TAKEN) from error
@@ -180,7 +180,7 @@ def task_of(text: bytes) -> dict[str, object]:
 
 
 def called(task: CommandOptions) -> CommandOptions:
-    """Return a task with its data; raise InvalidTaskError where its function can't take them."""
+    """Return a task with its data; raise what checked_call() does where they are none of it."""
     function = function_of(str(task["type"]))
     return task | {"data": terms.checked_call(function, task.get("data"))} if function else task
 

@@ -226,7 +226,7 @@ def do_in_place(
     sentences = [counted(first, done[first]), *(counted(w, done[w]) for w in others if done[w])]
     command.answer(done, " ".join(sentences))
     if refused:
-        why = "They have changed, or tasks wait for them that were not chosen."
+        why = "They have changed, have a later task of their key, or are waited for by others."
         raise CommandError(f"Tasks that are left: {refused}. {why}")
 
 

@@ -20,6 +20,8 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task, TaskQuerySet
 from django_perfectqueue.models.batch import SEQUENCE
+from django_perfectqueue.payload.codecs import part
+from django_perfectqueue.payload.context import UNIQUE
 
 from ..arithmetic.rate_limit import split
 from ..database.dialects.base import TICKET_COLUMNS, cases
@@ -37,6 +39,7 @@ from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
 from ..values import Now
 from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, lock_tickets
+from .unique import later_keys
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
@@ -54,7 +57,7 @@ UPDATE "perfectqueue_ticket" SET "timer_at" = {{now}}, {PLACE_IN_LINE.format(due
 WHERE "task_id" IN ({{ids}})
 """
 DEAD = """
-SELECT "id", "queue", "type", "user", "limits" FROM "perfectqueue_task"
+SELECT "id", "queue", "type", "user", "limits", "key", "context" FROM "perfectqueue_task"
 WHERE "id" IN ({ids}) AND "outcome" NOT IN ('', 'finished') ORDER BY "id"
 """
 # One that was never tried waits for its time again; a child does when it is released.
@@ -194,12 +197,21 @@ def retry(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) ->
 
 
 def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[int, str]:
-    """Put tasks that ended without finishing back; return those, each with its queue."""
+    """
+    Put tasks that ended without finishing back; return those, each with its queue.
+
+    Where one task of a key is to live, that is the last one: a submit looks at no other.
+    """
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
-    if not rows:
+    live = {row[0]: (row[1], row[5]) for row in rows if part(row[6], UNIQUE)}
+    later = later_keys(db, live)
+    if later and len(ids) == 1:
+        [(task_id, newer)] = later.items()
+        raise NotSupportedError(f"Task '{live[task_id][1]}' was followed by '{newer}': retry that.")
+    back = {task_id: queue for task_id, queue, *_names in rows if task_id not in later}
+    if not back:
         return {}
-    back = {task_id: queue for task_id, queue, *_names in rows}
     TaskQuerySet(Task, using=using).filter(pk__in=back).update(
         outcome="", worker="", started_at=None, ended_at=None, expires_at=None
     )
@@ -207,7 +219,8 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
     children, followed = family(db, back)
     lanes = [
         (task_id, lane_behind(queue, type_, user, split(limits), using=using))
-        for task_id, queue, type_, user, limits in rows
+        for task_id, queue, type_, user, limits, *_more in rows
+        if task_id in back
     ]
     first = {lane: task_id for task_id, lane in lanes if task_id not in children}
     for queue in sorted(set(back.values())):

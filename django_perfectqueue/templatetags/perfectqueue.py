@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
+from django.apps import apps
 from django.template import Library
 from django.urls import reverse
 from django.utils import timezone
@@ -32,8 +34,8 @@ from django_perfectqueue.payload.context import STARS, masked
 register = Library()
 LONGEST = 100_000
 NOTHING = "\N{EN DASH}"
-# The name of the admin site whose page is shown.
-site_shown: ContextVar[str | None] = ContextVar("site_shown", default=None)
+# The admin site whose page is shown, and the request.
+page_shown: ContextVar[tuple[Any, Any]] = ContextVar("page_shown")
 
 
 class AtLeast(int):
@@ -54,7 +56,21 @@ def bounded(count: int, most: int) -> str:
 
 def page_url(name: str, *args: object) -> str:
     """Return the address of a page of this app, in the admin site that the request is for."""
-    return reverse(f"admin:perfectqueue_{name}", args=args, current_app=site_shown.get())
+    return reverse(f"admin:perfectqueue_{name}", args=args, current_app=page_shown.get()[0].name)
+
+
+def sees(model: str) -> bool:
+    """Return whether the reader may see the pages of a model, or those of figures."""
+    site, request = page_shown.get()
+    if model == "figures":  # of some users where the scope is theirs
+        return bool(request.user.has_perm("perfectqueue.view_overview"))
+    kind = apps.get_model("perfectqueue", model)
+    return bool(site.get_model_admin(kind).has_view_permission(request))
+
+
+def link(model: str, url: str, shown: object) -> SafeString:
+    """Return a link to a page of a model for who may see it, and for others what is shown."""
+    return format_html('<a href="{}">{}</a>' if sees(model) else "{1}", url, shown)
 
 
 def badge(status: str) -> SafeString:
@@ -74,15 +90,14 @@ def tasks_link(shown: object, **query: object) -> SafeString:
 
 
 def task_link(task_id: int, shown: object) -> SafeString:
-    return format_html('<a href="{}">{}</a>', page_url("task_change", task_id), shown)
+    return link("task", page_url("task_change", task_id), shown)
 
 
+@register.simple_tag
 def list_link(model: str, shown: object, **query: object) -> SafeString:
     """Return a link to another list, by the parameters of its search and filters."""
     url = page_url(f"{model}_changelist")
-    return format_html(
-        '<a href="{}{}{}">{}</a>', url, "?" if query else "", urlencode(query), shown
-    )
+    return link(model, f"{url}?{urlencode(query)}" if query else url, shown)
 
 
 def tabs(
@@ -97,11 +112,10 @@ def tabs(
 
 def links(**query: object) -> list[SafeString]:
     """Return links to the tasks and the figures of a queue or a user."""
-    url = f"{page_url('figures')}?{urlencode(query)}"
     return [
         list_link("task", _("Tasks"), **query),
         list_link("deadletter", _("Failed tasks"), **query),
-        format_html('<a href="{}">{}</a>', url, _("Figures")),
+        link("figures", f"{page_url('figures')}?{urlencode(query)}", _("Figures")),
     ]
 
 
@@ -245,7 +259,7 @@ def readable(value: object) -> str:
 
 
 for _shown in (
-    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, mark, moment),
+    *(ago, badge, broken_at_dots, describe_action, describe_change, duration, mark, moment, sees),
     *(payload, percent, printable, printable_lines, share_terms, short, spark, user_name, whole),
 ):
     register.filter(_shown.__name__, _shown)

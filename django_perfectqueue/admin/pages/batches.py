@@ -27,8 +27,6 @@ from ..parts.actions import CANCEL, RETRY, may
 from ..parts.base import ReadOnlyAdmin, column
 from ..parts.filters import REACH, QueueFilter, UserFilter, ValueFilter
 
-VIEW_TASK = "perfectqueue.view_task"
-
 
 class StateFilter(ValueFilter):
     """Keeps those of a state, among the REACH newest: no index finds them."""
@@ -82,7 +80,7 @@ class BatchAdmin(ReadOnlyAdmin):
         tasks = pages.get_queryset(request).filter(membership__batch_id=own.pk)
         counts = family.counts(tasks)
         known = known_to(request, self.admin_site)
-        sees_tasks = request.user.has_perm(VIEW_TASK)
+        sees_tasks = cells.sees("task")
         shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
         inner = known.batches.filter(parent_id=own.pk).order_by("pk")[: family.MOST]
@@ -125,9 +123,8 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
 
 
 def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
-    queue, sees = printable(batch.queue), request.user.has_perm(VIEW_TASK)
     facts: list[tuple[object, object]] = [
-        (_("queue"), cells.tasks_link(queue, queue=batch.queue) if sees else queue),
+        (_("queue"), cells.tasks_link(printable(batch.queue), queue=batch.queue)),
         (_("user"), printable(batch.user) or cells.NOTHING),
         (_("created"), cells.moment(batch.created_at)),
     ]

@@ -326,8 +326,7 @@ class UserAdmin(NamedRows):
             known = sorted(scope)[:MOST]
         else:
             known = [EVERYONE, *known_users(queue, using=database())]
-        sees_tasks = request.user.has_perm("perfectqueue.view_task")
-        tasks = newest_tasks(name) if name and sees_tasks else []
+        tasks = newest_tasks(name) if name and cells.sees("task") else []
         found = balance(
             queue,
             over=over,

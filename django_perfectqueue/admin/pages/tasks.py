@@ -385,9 +385,7 @@ def linked(task: models.Task, name: str, value: object) -> SafeString | str:
         "schedule": lambda: cells.list_link("schedule", text, q=value),
         "runs": lambda: cells.list_link("worker", text),
         "weight": lambda: cells.list_link("fairshare", text, user=task.user, queue=task.queue),
-        "user_running": lambda: cells.list_link(
-            "fairshare", text, user=task.user, queue=task.queue
-        ),
+        "user_running": lambda: links["weight"](),
     }
     return links[name]() if name in links else text
 

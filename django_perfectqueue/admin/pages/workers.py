@@ -87,10 +87,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add the processors to the workers; their tasks are looked up together."""
         processors = processors_of(rows, using=database())
-        named = request.user.has_perm("perfectqueue.view_task")
         takers = Counter(row.host for row in rows if row.state == "alive")
         for worker in rows:
-            worker.shown, worker.named = processors[worker.id], named
+            worker.shown = processors[worker.id]
             worker.drainable = self.has_drain_permission(request)
             worker.takers = takers[worker.host]
 
@@ -116,11 +115,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
-        names = [
-            cells.tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
-            for queue in worker.queues
-        ]
-        return format_html_join(", ", "{}", ([name] for name in names))
+        names = ([cells.tasks_link(printable(queue), queue=queue)] for queue in worker.queues)
+        return format_html_join(", ", "{}", names)
 
     @admin.display(description=_("processors"))
     def busy(self, worker: Any) -> str:
@@ -136,7 +132,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         tasks = [(state, task) for state, runs in worker.shown for task in runs]
         if not tasks:
             return cells.NOTHING
-        if not worker.named:
+        if not cells.sees("task"):
             return ngettext("%d task", "%d tasks", len(tasks)) % len(tasks)
         lines = [[line(worker, *one)] for one in tasks[:TASKS]]
         if len(tasks) > TASKS:

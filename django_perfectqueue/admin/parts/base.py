@@ -94,7 +94,7 @@ class StoredAdmin(ModelAdmin):
         """Return the pages, which link to those of the same site."""
         urls = self.get_urls()
         for url in urls:
-            url.callback = shown_by(self.admin_site.name, url.callback)
+            url.callback = shown_by(self.admin_site, url.callback)
         return urls
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
@@ -189,12 +189,14 @@ class StoredAdmin(ModelAdmin):
             raise PermissionDenied
 
 
-def shown_by(site: str, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def shown_by(
+    site: admin.AdminSite, view: Callable[..., HttpResponse]
+) -> Callable[..., HttpResponse]:
     """Return a view whose links stay within this site."""
 
     @wraps(view)
     def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:
-        cells.site_shown.set(site)
+        cells.page_shown.set((site, request))
         return view(request, *args, **words)
 
     return show

@@ -1,0 +1,69 @@
+"""Pages link only to pages that their reader may see."""
+
+import re
+from html import unescape
+
+from django.test import override_settings
+from django.urls import reverse
+
+from django_perfectqueue.fairness import set_limit, set_share
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from ..factories import failed, register, submit
+from .staff import AdminTestCase, staff
+
+MODELS = (
+    *("overview", "task", "deadletter", "fairshare", "queueshare", "limit"),
+    *("schedule", "batch", "worker"),
+)
+ADDRESS = re.compile(r'(?:href|action)="(/admin/perfectqueue/[^"]*|\?[^"]*)"')
+
+
+def only_ann(request):
+    return ["ann"]
+
+
+class LinkTests(AdminTestCase):
+    def setUp(self):
+        register("default", now=None, release="r1")
+        with Queue().batch("b", user="ann") as batch:
+            batch.submit("member", "report", user="ann", limits=["smtp"])
+        submit("waits", user="ann", now=None, tags=["red"])
+        failed("broken", user="ann", now=None)
+        Schedules().put("nightly", "report", every=60, user="ann")
+        Schedules()["nightly"].trigger()
+        set_share("ann", weight=2, paused=True)
+        set_limit("smtp", max_running=2)
+        Queue().pause()
+
+    def refused(self, user, *models):
+        """Return the links of the pages of these models that refuse their reader."""
+        self.client.force_login(user)
+        todo = [reverse(f"admin:perfectqueue_{model}_changelist") for model in models]
+        seen, refused = set(todo), []
+        for depth in range(3):
+            found = {}
+            for url in todo:
+                response = self.client.get(url)
+                if response.status_code == 403:
+                    refused.append(url)
+                elif response.status_code == 200 and depth < 2:
+                    for address in map(unescape, ADDRESS.findall(response.content.decode())):
+                        at = address if address.startswith("/") else url.partition("?")[0] + address
+                        found[at] = None
+            todo = [url for url in found if url not in seen and "/steer/" not in url]
+            seen |= set(todo)
+        return refused
+
+    def test_a_reader_of_one_kind_of_pages_finds_no_link_to_another(self):
+        for model in MODELS:
+            with self.subTest(model):
+                user = staff(f"view_{model}", name=f"of-{model}")
+                self.assertEqual(self.refused(user, model), [])
+
+    def test_nor_does_one_who_sees_only_some_users(self):
+        models = ("task", "deadletter", "fairshare", "schedule", "batch")
+        user = staff(*(f"view_{model}" for model in MODELS), name="of-ann")
+        with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": "tests.admin.test_links.only_ann"}):
+            self.assertEqual(self.refused(user, *models), [])

@@ -39,10 +39,8 @@ OF_SCHEDULES = ("schedule", "scheduled_for")
 # What a submit may say of the attempts of its task, which only those that end in an error read.
 OF_ATTEMPTS = ("max_attempts", "backoff")
 
-# And of its key, of which one task is to live, that a retry reads.
-UNIQUE = "unique"
-
-NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES, *OF_ATTEMPTS, UNIQUE}
+# The last is of a key of which one task is to live: a retry reads it.
+NO_PROVIDERS = {tracing.PARENT, tracing.STATE, *OF_SCHEDULES, *OF_ATTEMPTS, "unique"}
 
 
 class Provider(NamedTuple):

@@ -16,7 +16,7 @@ from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import State
 from django_perfectqueue.models.batch import SEQUENCES
 from django_perfectqueue.payload import codecs, inputs
-from django_perfectqueue.payload.context import OF_ATTEMPTS, UNIQUE
+from django_perfectqueue.payload.context import OF_ATTEMPTS
 
 # The channel of PostgreSQL's notifications that there is work.
 CHANNEL = "perfectqueue"
@@ -130,7 +130,7 @@ class Submission(NamedTuple):
 
 
 # What is said of a task beyond its columns.
-IN_OTHERS = ("sequence", UNIQUE, *OF_ATTEMPTS)
+IN_OTHERS = ("sequence", "unique", *OF_ATTEMPTS)
 
 
 def put_in_others(given: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def put_in_others(given: dict[str, Any]) -> None:
         given["after"] = (*given.get("after", ()), Parent.sequence(sequence))
         given["tags"] = (*given.get("tags", ()), inputs.IN_SEQUENCE + sequence)
     attempts = {name: given.pop(name) for name in OF_ATTEMPTS if name in given}
-    if attempts := attempts | ({UNIQUE: "live"} if given.get(UNIQUE) == "live" else {}):
+    if attempts := attempts | ({"unique": "live"} if given.get("unique") == "live" else {}):
         beside = codecs.decode(given["context"]) if given["context"] else {}
         given["context"] = inputs.carried({**beside, **attempts})
 

@@ -110,6 +110,14 @@ class UniqueTests(TestCase):
         with self.assertRaises(AlreadyExistsError):
             submit("live")
 
+    def test_a_dead_task_whose_key_only_looks_like_a_later_one_is_retried(self):
+        for key in ("a~0000000000000005\n", "b~0000000000000005", "c~0900000000000005"):
+            task = Queue().submit(key, "index", unique="live")
+            Queue().poll().fail("broken")
+            task.retry()
+            self.assertEqual(task.metadata().status, "waiting", key)
+            Queue().poll().finish()
+
     def test_the_dead_tasks_of_other_keys_are_all_retried(self):
         for options in ({"unique": "waiting"}, {"unique_for": 0.001}, {}):
             with self.subTest(options):

@@ -21,7 +21,6 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import JOINED, Dependency, Outcome, State, Task, TaskQuerySet
 from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload.codecs import part
-from django_perfectqueue.payload.context import UNIQUE
 
 from ..arithmetic.rate_limit import split
 from ..database.dialects.base import TICKET_COLUMNS, cases
@@ -204,7 +203,7 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
     """
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
-    live = {row[0]: (row[1], row[5]) for row in rows if part(row[6], UNIQUE)}
+    live = {row[0]: (row[1], row[5]) for row in rows if part(row[6], "unique")}
     later = later_keys(db, live)
     if later and len(ids) == 1:
         [(task_id, newer)] = later.items()

@@ -96,8 +96,7 @@ def forget_user(user: str, *, using: str, dry_run: bool = False) -> dict[str, in
     done |= {"submits": submits, "schedules": schedules}
     rename = partial(rows["batches"].update, user="")
     done["batches"] = store.database.with_retries(rename, using=using)
-    rules = ("shares", "limits", "meters", "usage")
-    done |= {name: delete(rows[name], using=using) for name in rules}
+    done |= {one: delete(rows[one], using=using) for one in ("shares", "limits", "meters", "usage")}
     delete(rows_of(user, using=using)["changes"], using=using)
     forget_places(user, using=using)
     return {**done, "changes": changes}

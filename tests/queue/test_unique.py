@@ -96,13 +96,15 @@ class UniqueTests(TestCase):
             dead.append(submit("live"))
             Queue().poll().fail("broken")
 
-        with self.assertRaisesMessage(NotSupportedError, f"was followed by '{dead[2].key}'"):
+        with self.assertRaisesMessage(
+            NotSupportedError, f"A later task has its key: retry '{dead[2].key}'."
+        ):
             dead[0].retry()
         said = refused(self, "pq_task", "retry", "--status", "failed", "--yes")
         self.assertIn("1 task will be tried again.", said)
         self.assertIn("Tasks that are left: 2. They have changed, have a later task of", said)
         said = refused(self, "pq_task", "retry", dead[1].key, "--queue", "default")
-        self.assertIn("retry that.", said)
+        self.assertIn("A later task has its key", said)
         said = refused(self, "pq_task", "retry", "--key-prefix", "index-7", "--first", "1", "--yes")
         self.assertIn("0 tasks will be tried again.", said)
         statuses = [task.metadata().status for task in dead]

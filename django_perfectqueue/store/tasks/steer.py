@@ -38,7 +38,7 @@ from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
 from ..values import Now
 from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, lock_tickets
-from .unique import later_keys
+from .unique import SUFFIX, later_keys
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
@@ -203,11 +203,10 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
     """
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
-    live = {row[0]: (row[1], row[5]) for row in rows if part(row[6], "unique")}
-    later = later_keys(db, live)
+    names = {row[0]: (row[1], SUFFIX.sub("", row[5])) for row in rows if part(row[6], "unique")}
+    later = later_keys(db, names)
     if later and len(ids) == 1:
-        [(task_id, newer)] = later.items()
-        raise NotSupportedError(f"Task '{live[task_id][1]}' was followed by '{newer}': retry that.")
+        raise NotSupportedError(f"A later task has its key: retry '{''.join(later.values())}'.")
     back = {task_id: queue for task_id, queue, *_names in rows if task_id not in later}
     if not back:
         return {}

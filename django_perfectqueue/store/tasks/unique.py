@@ -28,7 +28,7 @@ Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 # of other length, or have more than DIGITS.
 AFTER = "{name}~{id:016}"
 FIRST, LAST = "~0", "~09"
-LATER = re.compile(r"~0[0-8][0-9]{14}\Z")
+SUFFIX = re.compile(r"~0[0-8][0-9]{14}\Z")
 LIKE, SPECIAL = FIRST + 15 * "_", re.compile("[!%_]")
 DIGITS = 'SUBSTR("key", %(digits{place})s)'
 for _digit in "0123456789":
@@ -158,10 +158,9 @@ def newest_key(queue: str, name: str, *, using: str) -> str:
     return str(rows[-1][1]) if rows else name
 
 
-def later_keys(db: Session, keys: Mapping[int, Name]) -> dict[int, str]:
-    """Return those of these tasks whose key has a later task, with the key of that."""
-    names = {id_: (queue, LATER.sub("", key)) for id_, (queue, key) in keys.items()}
-    rows = look(db, dict.fromkeys(names.values(), Unique()), {}, None) if keys else []
+def later_keys(db: Session, names: Mapping[int, Name]) -> dict[int, str]:
+    """Return those of these tasks, by id, whose name has a later one, with the key of that."""
+    rows = look(db, dict.fromkeys(names.values(), Unique()), {}, None) if names else []
     newest = {(row[0], row[2]): row for row in rows}
     # One that was stored after the caller had begun to read may not be among them.
     found = ((id_, newest[name]) for id_, name in names.items() if name in newest)

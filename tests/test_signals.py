@@ -1,7 +1,6 @@
 """Each step on a task's way is signalled to those who listen, by the process that takes it."""
 
 from contextlib import ExitStack, contextmanager
-from unittest import mock
 
 from django.core.management import call_command
 from django.db import connection, transaction
@@ -18,7 +17,6 @@ from django_perfectqueue.store.database.transaction import shared
 from django_perfectqueue.store.limits import meters
 from django_perfectqueue.store.limits.meters import forget_limits
 from django_perfectqueue.store.tasks.close import Loss
-from django_perfectqueue.worker.helpers import base
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
@@ -195,11 +193,8 @@ class StepTests(TransactionTestCase):
         routes = {"report": Report, "dropped": Dropped, "again": Again, "unwanted": Report}
         self.reported()
         reaper = self.reaper(routes, {lease.task_id: 60.0 for lease in taken})
-        with (
-            mock.patch.object(base, "take_signals"),
-            self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
-        ):
-            self.assertEqual(reaper.run(-1, -1), 0)
+        with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
+            reaper.work()
         self.assertEqual(
             sorted(self.reported()),
             [

@@ -66,6 +66,8 @@ class Store(RuleBasedStateMachine):
         self.now = NOON
         self.expected = {}
         self.due = {}
+        # When those start that were never tried.
+        self.starts = {}
         self.current = {}
         self.leases = []
         self.crashes = {}
@@ -106,7 +108,7 @@ class Store(RuleBasedStateMachine):
         else:
             assert key not in self.expected
             self.expected[key] = "live"
-            self.due[key] = self.now + timedelta(seconds=delay or 0)
+            self.due[key] = self.starts[key] = self.now + timedelta(seconds=delay or 0)
             self.crashes[key] = 0
             self.limits[key] = {f"name:{name}" for name in self.names(limits)}
             self.limits[key].add(f"type:{self.type_of(key)}")
@@ -130,6 +132,7 @@ class Store(RuleBasedStateMachine):
             assert lease.crashes == self.crashes[lease.key]
             self.expected[lease.key] = "running"
             self.current[lease.key] = lease
+            self.starts.pop(lease.key, None)
             self.due[lease.key] = self.now + timedelta(seconds=LEASE)
             self.leases.append(lease)
 
@@ -290,6 +293,7 @@ class Store(RuleBasedStateMachine):
                 self.expected[key] = "live"
                 self.due[key] = self.now
                 if status in ENDED:
+                    self.due[key] = max(self.now, self.starts.get(key, self.now))
                     self.crashes[key] = 0
 
     @rule()

@@ -22,6 +22,8 @@ from django.test.utils import iter_test_cases
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from django_perfectqueue.store.limits.meters import forget_limits
+
 from .databases.emptying import empty_instead_of_flush
 from .databases.environment import kind_of
 
@@ -101,8 +103,13 @@ class CountingResult(unittest.TextTestResult):
     passed = 0
 
     def startTest(self, test: Any) -> None:  # noqa: N802
-        """Begin a test; one that hangs ends the run, with the stack of every thread."""
+        """
+        Begin a test, which has heard of no limits, whatever ran before it; one that hangs ends
+        the run, with the stack of every thread.
+        """
         super().startTest(test)
+        for using in connections:
+            forget_limits(using)
         faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stderr__)
 
     def stopTest(self, test: Any) -> None:  # noqa: N802

@@ -689,6 +689,7 @@ class UnknownNameTests(TestCase):
         held.delete()
         self.assertEqual(len(acquire(10)), 2)
 
+    @mock.patch.object(meters, "FRESH", 600.0)
     def test_with_very_many_limits_each_is_asked_for(self):
         Limit.objects.bulk_create(
             Limit(scope="name", name=f"tenant-{number}", max_running=0)

@@ -107,8 +107,8 @@ def forget_places(user: str, *, using: str) -> None:
     owned = models.Account.objects.using(using).filter(user=user)
     lanes = models.Lane.objects.using(using).filter(account__in=owned.values("pk"))
     # An account stays while it has lanes.
-    for id_ in [*lanes.values_list("pk", flat=True), *owned.values_list("pk", flat=True)]:
-        store.upkeep.forget_lanes(id_ - 1, using=using, limit=1, idle=0.0)
+    for rows in (lanes, owned):
+        store.upkeep.forget_idle(list(rows.values_list("pk", flat=True)), using=using, idle=0.0)
 
 
 def delete(rows: QuerySet[Any], *, using: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -160,9 +159,7 @@ def act_on(
         words = {found: revise(operation, found, using=using) for found in chunk}
     left, achieved = [found[0] for found, word in words.items() if word == NEXT], set[int]()
     if operation.verb == "retry":
-        # One alone that has a later task of its key is refused.
-        with suppress(NotSupportedError):
-            achieved = store.retry(left, using=using) if left else set()
+        achieved = store.retry(left, using=using) if left else set()
     else:
         swept = store.upkeep.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
         achieved = set(store.upkeep.purge(swept, using=using).doomed)

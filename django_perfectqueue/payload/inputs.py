@@ -38,8 +38,10 @@ When = datetime | Duration
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
 # Of a key made by key_by() so much is the type; so much of a key that becomes free is its name.
 KEY_BY_TYPE, NAME_LENGTH = 160, KEY_LENGTH - 17
-# A key of a later task of a name, with an id that no database reaches: no later one would follow.
-LIKE_LATER = re.compile(r"~0[1-8][0-9]{14}\Z")
+# What follows the name in a key that was free again: the id of the task before, in 16 digits.
+LATER_KEY = re.compile(r"~(0[0-8][0-9]{14})\Z")
+# No database reaches such an id, and no later key would follow.
+FAR = 10**14
 
 MOST_TAGS = 20
 # What the tag begins with by which the tasks of a sequence are found.
@@ -95,7 +97,7 @@ def checked_key(value: object) -> str:
     if value is None:
         return str(uuid4())
     key: str = KEY.require("The key", value, InvalidTaskError)
-    if "~0" in key and LIKE_LATER.search(key):
+    if "~0" in key and (later := LATER_KEY.search(key)) and int(later[1]) >= FAR:
         raise InvalidTaskError(f"No key may end like that of a far later task: '{key[-17:]}'.")
     return key
 

@@ -23,7 +23,7 @@ from django_perfectqueue.models.batch import SEQUENCE
 from django_perfectqueue.payload.codecs import part
 
 from ..arithmetic.rate_limit import split
-from ..database.dialects.base import TICKET_COLUMNS, cases
+from ..database.dialects.base import TICKET_COLUMNS, Row, cases
 from ..database.transaction import (
     Session,
     Tries,
@@ -38,7 +38,7 @@ from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
 from ..records.dependency_events import MemberCounts, note, note_counts, note_ended
 from ..values import Now
 from .close import CANCELLED, PLACE_IN_LINE, EndedAttempt, add_dead_letters, lock_tickets
-from .unique import SUFFIX, later_keys
+from .unique import later_keys
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
@@ -203,10 +203,7 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
     """
     # Read under the lock: someone may have moved or put back one meanwhile.
     rows = db.rows(DEAD + db.dialect.change_clause, ids=ids)
-    names = {row[0]: (row[1], SUFFIX.sub("", row[5])) for row in rows if part(row[6], "unique")}
-    later = later_keys(db, names)
-    if later and len(ids) == 1:
-        raise NotSupportedError(f"A later task has its key: retry '{''.join(later.values())}'.")
+    later = replaced(db, rows)
     back = {task_id: queue for task_id, queue, *_names in rows if task_id not in later}
     if not back:
         return {}
@@ -238,6 +235,12 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
         closes = closes.exclude(if_failed=SEQUENCE)
         note(db, added=children, ended=closes.values_list("parent_id", flat=True).distinct())
     return back
+
+
+def replaced(db: Session, dead: Sequence[Row]) -> dict[int, str]:
+    """Return by id the later keys of those dead tasks of whose key only the last is to live."""
+    unique = {row[0]: (row[1], row[5]) for row in dead if part(row[6], "unique")}
+    return later_keys(db, unique)
 
 
 def whens(followed: Mapping[int, int]) -> str:
@@ -340,9 +343,14 @@ def steer(
 
 
 def look_at(task_id: int, verb: str = "", *, using: str) -> None:
-    """Raise what refuse() raises for a task as it is now, or NotFoundError."""
+    """
+    Raise what refuse() raises for a task as it is now; NotFoundError, or NotSupportedError for a
+    retry of one whose key a later one has.
+    """
     with reading(using) as db:
         refuse(seen_task(db, task_id), verb)
+        if verb == "retry" and (later := replaced(db, db.rows(DEAD, ids=[task_id]))):
+            raise NotSupportedError(f"A later task has its key: retry '{later[task_id]}'.")
 
 
 def seen_task(db: Session, task_id: int) -> SeenTask:

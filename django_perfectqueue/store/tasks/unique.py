@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.payload.inputs import LATER_KEY
 
 from ..database.dialects.base import Row
 from ..database.transaction import REPEATS, Session, reading, retry_transaction
@@ -28,7 +29,6 @@ Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 # of other length, or have more than DIGITS.
 AFTER = "{name}~{id:016}"
 FIRST, LAST = "~0", "~09"
-SUFFIX = re.compile(r"~0[0-8][0-9]{14}\Z")
 LIKE, SPECIAL = FIRST + 15 * "_", re.compile("[!%_]")
 DIGITS = 'SUBSTR("key", %(digits{place})s)'
 for _digit in "0123456789":
@@ -158,8 +158,12 @@ def newest_key(queue: str, name: str, *, using: str) -> str:
     return str(rows[-1][1]) if rows else name
 
 
-def later_keys(db: Session, names: Mapping[int, Name]) -> dict[int, str]:
-    """Return those of these tasks, by id, whose name has a later one, with the key of that."""
+def later_keys(db: Session, keys: Mapping[int, Name]) -> dict[int, str]:
+    """
+    Return those of these tasks, given by id with queue and key, whose name has a later one, with
+    the key of that.
+    """
+    names = {id_: (queue, LATER_KEY.sub("", key)) for id_, (queue, key) in keys.items()}
     rows = look(db, dict.fromkeys(names.values(), Unique()), {}, None) if names else []
     newest = {(row[0], row[2]): row for row in rows}
     # One that was stored after the caller had begun to read may not be among them.

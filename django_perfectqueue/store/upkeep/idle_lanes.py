@@ -47,13 +47,25 @@ WHERE {IS_IDLE} AND COALESCE("own"."running", 0) = 0
 MODELS = (Account, Lane)
 
 
-@retry_transaction
 def forget_lanes(
     after: int, *, using: str, limit: int = BATCH, idle: float = IDLE, now: Now = None
 ) -> int | None:
     """
-    Look at so many accounts, and lanes behind limits, with greater ids, and delete those that
-    have been idle for so many seconds; return where the next batch begins, or None at the end.
+    Do what forget_idle() does with so many accounts, and lanes behind limits, with greater ids;
+    return where the next batch begins, or None at the end.
+    """
+    rows = [model._base_manager.using(using).filter(pk__gt=after) for model in MODELS]
+    pages = [some.order_by("pk").values_list("pk", flat=True)[:limit] for some in rows]
+    known = sorted(chain.from_iterable(pages))[:limit]
+    forget_idle(known, using=using, idle=idle, now=now)
+    return known[-1] if len(known) == limit else None
+
+
+@retry_transaction
+def forget_idle(ids: list[int], *, using: str, idle: float, now: Now = None) -> None:
+    """
+    Delete those of these accounts, and lanes behind limits, that have been idle for so many
+    seconds.
 
     An account is made anew when its user comes back, at the virtual time of its queue. So while
     others compete, one that is further ahead than that stays, as do those that give the
@@ -64,11 +76,8 @@ def forget_lanes(
     the very moment in which it is deleted may be made anew with the share of someone who has
     none; so those that carry another share than they should are corrected here, too.
     """
-    rows = [model._base_manager.using(using).filter(pk__gt=after) for model in MODELS]
-    pages = [some.order_by("pk").values_list("pk", flat=True)[:limit] for some in rows]
-    known = sorted(chain.from_iterable(pages))[:limit]
     with reading(using) as db:
-        found = idle_rows(db, known, idle, now)
+        found = idle_rows(db, ids, idle, now)
     if found:
         with in_transaction(using) as db:
             for model in MODELS:
@@ -77,8 +86,7 @@ def forget_lanes(
                 # Once more, as they are now that nobody else can change them.
                 if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle, now):
                     model._base_manager.using(using).filter(pk__in=still).delete()
-    correct_shares([id_ for id_ in known if not is_gated(id_)], using=using)
-    return known[-1] if len(known) == limit else None
+    correct_shares([id_ for id_ in ids if not is_gated(id_)], using=using)
 
 
 def idle_rows(db: Session, ids: list[int], idle: float, now: Now) -> list[int]:

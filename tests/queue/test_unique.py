@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
+from threading import Barrier
+from unittest import skipIf
 
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
@@ -17,6 +19,7 @@ from django_perfectqueue.queue import Queue
 
 from ..factories import elsewhere
 from ..management.running import refused, run, run_json
+from ..waiting import LONG
 from . import test_held_up
 
 
@@ -452,6 +455,47 @@ class CommittedTests(TransactionTestCase):
                 self.assertFalse(wait([other], timeout=0.3).done)
                 transaction.set_rollback(True)
             self.assertTrue(other.result(10))
+
+    def test_a_retry_and_a_submit_at_the_same_moment_make_one_live(self):
+        """Of the two, one commits first, and the other finds what that did."""
+        for number in range(20):
+            with self.subTest(number):
+                dead = self.dead()
+                start = Barrier(2)
+
+                def act(verb, start=start):
+                    start.wait(LONG)
+                    try:
+                        return verb()
+                    except (AlreadyExistsError, NotSupportedError) as error:
+                        return error
+                    finally:
+                        connection.close()
+
+                with ThreadPoolExecutor(2) as pool:
+                    verbs = (dead.retry, lambda: submit("live"))
+                    results = [one.result(LONG) for one in [pool.submit(act, v) for v in verbs]]
+                live = Queue().list().filter(ticket__isnull=False)
+                self.assertEqual(live.count(), 1, results)
+                self.assertEqual(len([one for one in results if isinstance(one, Exception)]), 1)
+                Queue().clear()
+
+    @skipIf(connection.vendor == "sqlite", "SQLite has one writer: the other waits.")
+    def test_a_retry_waits_for_a_submit_that_has_yet_to_commit(self):
+        dead = self.dead()
+        with ThreadPoolExecutor(1) as pool:
+            with transaction.atomic():
+                last = submit("live")
+                retry = pool.submit(elsewhere, dead.retry)
+                self.assertFalse(wait([retry], timeout=0.3).done)
+            with self.assertRaisesMessage(NotSupportedError, f"retry '{last.key}'"):
+                retry.result(LONG)
+        self.assertEqual(dead.metadata().status, "failed")
+
+    def dead(self):
+        task = submit("live")
+        Queue().poll().fail("broken")
+        return task
 
     def test_who_began_to_read_before_sees_who_has_the_key_now(self):
         submit()

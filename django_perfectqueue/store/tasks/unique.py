@@ -9,15 +9,24 @@ row of a task that runs is locked or written. The newest one of a name has its g
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.models import Outcome, Task, TaskQuerySet
 from django_perfectqueue.payload.inputs import LATER_KEY
 
 from ..database.dialects.base import Row
-from ..database.transaction import REPEATS, Session, reading, retry_transaction
+from ..database.transaction import (
+    REPEATS,
+    Session,
+    reading,
+    retry_transaction,
+    single_operation,
+    together,
+    with_retries,
+)
 from ..values import Now, Submission, Unique
 from .submit import taken
 
@@ -38,7 +47,7 @@ for _digit in "0123456789":
 # so ``seen`` is looked at, too, which is a key of this name that was taken.
 NEWEST = f"""
 SELECT "task"."queue", "task"."key", %(name{{place}})s, "task"."id", "ticket"."attempt",
-    "task"."created_at" >= {{since{{place}}}}
+    "task"."created_at" >= {{since{{place}}}}, "task"."outcome" NOT IN ('', 'finished')
 FROM "perfectqueue_task" AS "task"
 LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."queue" = %(queue{{place}})s AND "task"."key" IN (%(seen{{place}})s, (
@@ -53,7 +62,7 @@ WHERE "task"."queue" = %(queue{{place}})s AND "task"."key" IN (%(seen{{place}})s
 class Holder(NamedTuple):
     """
     The newest task of a name: how often it was acquired, or None where it has ended; ``is_young``
-    is None where its age does not matter.
+    is None where its age does not matter. One that is ``dead`` can be retried.
     """
 
     key: str
@@ -61,6 +70,7 @@ class Holder(NamedTuple):
     id: int
     attempt: int | None
     is_young: bool | None
+    is_dead: bool
 
     def holds(self, unique: Unique) -> bool:
         """Return whether it keeps its name from the next task."""
@@ -92,26 +102,14 @@ def submit_unique(
     seen: dict[Name, str] = {}
     for _repeat in range(REPEATS):
         holders = newest(submissions, seen, using=using, now=now)
-        placed: list[Submission] = []
-        held = set[str]()
-        for task in submissions:
-            name = task.queue, task.key
-            holder = holders.get(name) if task.unique else None
-            if holder and isinstance(task.unique, Unique) and holder.holds(task.unique):
-                keys[name] = holder.key
-                held.add(task.key)
-                continue
-            # What waits for one of these waits for the task that has the name now.
-            if task.after and not keys.keys().isdisjoint(parent.name for parent in task.after):
-                after = [one._replace(key=keys.get(one.name, one.key)) for one in task.after]
-                task = task._replace(after=tuple(after))
-            placed.append(task._replace(key=holder.next_key) if holder else task)
-            if task.unique:
-                keys[name] = placed[-1].key
+        dead = [holder.id for holder in holders.values() if holder.is_dead]
+        placed, held = place(submissions, holders, keys)
         if held and all_or_none:
             raise taken(submissions[0].queue, *held)
         try:
-            fresh |= submit(placed) if placed else {}
+            if (stored := submit_after(dead, submit, placed, using=using)) is None:
+                continue
+            fresh |= stored
         except AlreadyExistsError:
             # Another may have stored one of these meanwhile; any other key is taken.
             if all(seen.get(name) == key for name, key in keys.items()):
@@ -129,6 +127,50 @@ def submit_unique(
         if not submissions:
             return fresh, keys
     raise taken(submissions[0].queue, *{task.key for task in submissions})
+
+
+def place(
+    submissions: Sequence[Submission], holders: Mapping[Name, Holder], keys: dict[Name, str]
+) -> tuple[list[Submission], set[str]]:
+    """Return tasks under keys that are free, and which names are held; note both in ``keys``."""
+    placed: list[Submission] = []
+    held = set[str]()
+    for task in submissions:
+        name = task.queue, task.key
+        holder = holders.get(name) if task.unique else None
+        if holder and isinstance(task.unique, Unique) and holder.holds(task.unique):
+            keys[name] = holder.key
+            held.add(task.key)
+            continue
+        # What waits for one of these waits for the task that has the name now.
+        if task.after and not keys.keys().isdisjoint(parent.name for parent in task.after):
+            after = [one._replace(key=keys.get(one.name, one.key)) for one in task.after]
+            task = task._replace(after=tuple(after))
+        placed.append(task._replace(key=holder.next_key) if holder else task)
+        if task.unique:
+            keys[name] = placed[-1].key
+    return placed, held
+
+
+def submit_after(
+    dead: Collection[int], submit: Submit, placed: Sequence[Submission], *, using: str
+) -> Mapping[Name, int] | None:
+    """
+    Store tasks whose names these dead ones had; return None where one was put back meanwhile.
+
+    A retry locks those, too: it waits for the commit, and then finds the later ones.
+    """
+    if not dead or not placed:
+        return submit(placed) if placed else {}
+    rows = TaskQuerySet(Task, using=using).exclude(outcome__in=("", Outcome.FINISHED))
+    rows = rows.filter(pk__in=dead).order_by("pk").select_for_update().values_list("pk", flat=True)
+
+    def act() -> Mapping[Name, int] | None:
+        with together(using=using):
+            return submit(placed) if len(rows.all()) == len(dead) else None
+
+    with single_operation():
+        return with_retries(act, using=using)
 
 
 @retry_transaction

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import islice
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -22,7 +22,7 @@ from django_perfectqueue.exceptions import NotMigratedError
 
 from ..values import Now
 from .dialects import Dialect, dialect_for, dialect_of
-from .dialects.base import Problem, Row, numbers
+from .dialects.base import Problem, Row
 from .dialects.packet import unanswered
 
 P = ParamSpec("P")
@@ -287,10 +287,11 @@ class Session(NamedTuple):
         list as the inside of an IN list.
         """
         for name, part in parts.items():
-            if not isinstance(part, str):
-                part, texts = listed(name, part)
+            if isinstance(part, str):
+                sql = sql.replace(f"{{{name}}}", part)
+            else:
+                sql, texts = self.dialect.with_list(sql, name, list(part))
                 parameters = {**(parameters or {}), **texts} if texts else parameters
-            sql = sql.replace(f"{{{name}}}", part)
         return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
 
     @property
@@ -332,15 +333,6 @@ class Session(NamedTuple):
         while some := list(islice(rest, LISTED)):
             found += self.rows(sql, parameters, **{name: some})
         return found
-
-
-def listed(name: str, values: Iterable[int] | Iterable[str]) -> tuple[str, dict[str, str]]:
-    """Return the inside of an IN list: numbers as they are, texts as parameters with these."""
-    items = list(values)
-    if items and isinstance(items[0], str):
-        texts = {f"{name}_{number}": str(item) for number, item in enumerate(items)}
-        return ", ".join([f"%({each})s" for each in texts]), texts
-    return numbers(cast("list[int]", items)), {}
 
 
 # Which database the tasks are in.

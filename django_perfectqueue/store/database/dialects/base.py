@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from django.db import NotSupportedError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -280,7 +280,7 @@ class Dialect(ABC):
         Delete the tickets of tasks that have ended, and notify the programs that wait for the
         end; return who follows each that is followed, as its ticket says.
         """
-        statement = self.removal.replace("{ids}", numbers(ids))
+        statement = self.with_numbers(self.removal, "ids", ids)
         rows = self.execute(cursor, statement).fetchall()
         return {task_id: followed for task_id, followed, *_notified in rows if followed}
 
@@ -324,7 +324,8 @@ class Dialect(ABC):
 
     def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
         """Delete rows by their primary keys; no other row is waited for."""
-        self.execute(cursor, f'DELETE FROM "{table}" WHERE "{key}" IN ({numbers(ids)})')
+        statement = f'DELETE FROM "{table}" WHERE "{key}" IN ({{ids}})'
+        self.execute(cursor, self.with_numbers(statement, "ids", ids))
 
     def parameter(self, moment: datetime | None) -> datetime | str | None:
         """Return a time as the driver takes it."""
@@ -359,6 +360,19 @@ class Dialect(ABC):
         sql = sql.replace("{hint}", self.by_primary_key)
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
+
+    def with_list(
+        self, sql: str, name: str, items: Sequence[int] | Sequence[str]
+    ) -> tuple[str, dict[str, str]]:
+        """Return SQL with an IN list: numbers as they are, texts as parameters, with these."""
+        if items and isinstance(items[0], str):
+            texts = {f"{name}_{number}": str(item) for number, item in enumerate(items)}
+            return sql.replace(f"{{{name}}}", ", ".join([f"%({each})s" for each in texts])), texts
+        return self.with_numbers(sql, name, cast("Sequence[int]", items)), {}
+
+    def with_numbers(self, sql: str, name: str, values: Collection[int]) -> str:
+        """Return SQL with these numbers in its IN list."""
+        return sql.replace(f"{{{name}}}", numbers(values))
 
     def after(self, name: str, seconds: float | None, now: Now) -> tuple[str, object]:
         """Return the SQL and the parameter of a time so many seconds from now."""

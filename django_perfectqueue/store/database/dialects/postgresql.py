@@ -10,14 +10,14 @@ array anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import get_type_hints
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion, Now
-from .base import CHARGES, Closed, Entry, FinishReport
+from .base import CHARGES, Closed, Entry, FinishReport, numbers
 from .packet import packets, unanswered
 from .postgresql_server import (
     COMMIT_AND_WAIT,
@@ -121,6 +121,13 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         # With psycopg2 commit() would go to the server all the same.
         if is_psycopg3():
             end(connection, COMMIT_AND_WAIT)
+
+    def with_numbers(self, sql: str, name: str, values: Collection[int]) -> str:
+        # The server reads one text in half the time of many numbers; the plan is the same.
+        if len(values) > 1:
+            listed, array = f"IN ({{{name}}})", f"('{{{numbers(values)}}}'::bigint[])"
+            sql = sql.replace(f"NOT {listed}", f"<> ALL {array}").replace(listed, f"= ANY {array}")
+        return super().with_numbers(sql, name, values)
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"

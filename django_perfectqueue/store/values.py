@@ -261,12 +261,15 @@ class Watermarks:
     taken by a claim from the start: after one that would get nothing; and every half second, or
     so seldom that reading takes a hundredth of the time, but every ten seconds. The same holds
     for a look, and for a timer that was committed long after it was due.
+    The users of a queue are read from the turn in ``turns`` on, until ``turns_until``.
     ``timers_at`` is when the last look has found that no timer was due, by the monotonic clock,
     and ``timers_until`` when one looks from the start again; ``back_at`` is when one does so that
     finds nothing.
     """
 
     lanes: dict[int, Mark] = field(default_factory=dict)
+    turns: dict[str, float] = field(default_factory=dict)
+    turns_until: float = 0.0
     timers_at: float | None = None
     timers_until: float = 0.0
     timers_in_use: bool = False
@@ -307,6 +310,20 @@ class Watermarks:
         if not slow or self.taken < self.MANY:
             return 0.0
         return time.monotonic() + min(max(self.LEAST, self.PART * seconds), self.MOST)
+
+    def from_turn(self, queue: str) -> str:
+        """Return the condition of the users of a queue that are read; nothing for all."""
+        if time.monotonic() >= self.turns_until:
+            self.turns.clear()
+        turn = self.turns.get(queue)
+        return "" if turn is None else f' AND "turn" >= {turn!r}'
+
+    def users_read(self, queue: str, began: float) -> bool:
+        """Note that users were read since then; return whether the first turn is to be noted."""
+        now = time.monotonic()
+        if queue not in self.turns:
+            self.turns_until = max(self.turns_until, self.next_at(now - began, 0))
+        return now < self.turns_until
 
     def begin_look(self) -> float | None:
         """Return when no timer was due, for a look at those since; None looks at all."""

@@ -18,6 +18,8 @@ from django_perfectqueue.models import Policy
 LEAST_COST = 1e-4
 MEMORY = 0.75
 QUANTUM = 0.002
+# Where each write to an account makes all later reads of it slower.
+LARGE_QUANTUM = 0.05
 # By what cost a lane takes its place that was never measured, if its weight is not small.
 FIRST_COST = QUANTUM
 
@@ -125,9 +127,9 @@ class UserLanes:
         capped = self.room is not None or bool(lane & 1)
         return Pick(lane, cost, count, tag, self.cost < 0, self.share, capped, self.weight)
 
-    def at_once(self, cost: float) -> int:
+    def at_once(self, cost: float, quantum: float) -> int:
         """Return how many of its tasks are served in one turn."""
-        return 1 if self.policy == SLOTS else tasks_in_a_row(cost)
+        return 1 if self.policy == SLOTS else tasks_in_a_row(cost, quantum)
 
     def serve(
         self, rooms: MutableMapping[str, int], cost: float, taken: int, count: int
@@ -248,6 +250,7 @@ def next_picks(
     holder: int,
     usual: float = FIRST_COST,
     serial: bool = False,
+    quantum: float = QUANTUM,
     rooms: MutableMapping[str, int] = NONE,
 ) -> list[Pick]:
     """
@@ -257,7 +260,7 @@ def next_picks(
     and holds back nothing else. ``rooms`` is how many each limit lets start, and is counted
     down.
 
-    Where the policy goes by time, very short tasks are served a quantum of seconds at a
+    Where the policy goes by time, very short tasks are served a ``quantum`` of seconds at a
     time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a batch writes
     to few accounts. Among such lanes a quantum more or less is no matter, and each holder
     has its own order: so two that look at once choose different ones.
@@ -274,7 +277,7 @@ def next_picks(
     Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
     the others turn out to have less than was picked.
     """
-    turns = first_turns(users, usual, holder)
+    turns = first_turns(users, usual, holder, quantum)
     picks: list[Pick] = []
     missing = count
     while turns and missing:
@@ -294,7 +297,7 @@ def next_picks(
         missing -= some
         taken += some
         if (serial and some) or wanted == some < room:
-            key = place(user, taken + 1, cost, taste)
+            key = place(user, taken + 1, cost, taste, quantum)
             heapq.heapreplace(
                 turns, (taken >= user.spare, *key, position, cost, taken, size, taste)
             )
@@ -308,15 +311,17 @@ def next_picks(
     return picks
 
 
-def first_turns(users: Sequence[UserLanes], usual: float, holder: int) -> list[Turn]:
+def first_turns(
+    users: Sequence[UserLanes], usual: float, holder: int, quantum: float
+) -> list[Turn]:
     """Return the heap of the first turn of each user that has room."""
     turns: list[Turn] = []
     for position, user in enumerate(users):
         if user.room is None or user.room > 0:
             cost = user.charge(usual)
-            size = user.at_once(cost)
+            size = user.at_once(cost, quantum)
             taste = hash((holder, user.id)) if size > 1 else None
-            key = place(user, 1, user.first(cost), taste)
+            key = place(user, 1, user.first(cost), taste, quantum)
             turns.append((user.spare == 0, *key, position, cost, 0, size, taste))
     heapq.heapify(turns)
     return turns
@@ -327,14 +332,16 @@ def part_of(room: int, serial: bool) -> int:
     return max(1, room // SERIAL_PART) if serial else room
 
 
-def place(user: UserLanes, number: int, cost: float, taste: int | None) -> tuple[float, float]:
+def place(
+    user: UserLanes, number: int, cost: float, taste: int | None, quantum: float
+) -> tuple[float, float]:
     """Return the key of a user's n-th next task, and a rank of equals."""
     key, rank = user.key(number, cost)
-    return (key, rank) if taste is None else (math.floor(key / QUANTUM) * QUANTUM, taste)
+    return (key, rank) if taste is None else (math.floor(key / quantum) * quantum, taste)
 
 
-def tasks_in_a_row(cost: float) -> int:
-    return max(1, int(QUANTUM / cost))
+def tasks_in_a_row(cost: float, quantum: float = QUANTUM) -> int:
+    return max(1, int(quantum / cost))
 
 
 def lanes_read(count: int, cost: float, before: int) -> int:

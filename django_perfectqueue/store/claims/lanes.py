@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..arithmetic.fair_order import (
     ANY,
     FIRST_COST,
     LANES_PROBED,
+    LARGE_QUANTUM,
+    QUANTUM,
     SLOTS,
     Pick,
     UserLanes,
@@ -22,10 +24,12 @@ from ..database.dialects.base import Row, numbers
 from ..database.transaction import Session
 from ..lanes.accounts import Accounts
 from ..upkeep.timers import note_look, since
-from ..values import ClaimRequest, Costs
+from ..values import ClaimRequest, Costs, Watermarks
 from .limited import COLUMNS, AccountRow, Limits, named
 
 LANES_READ_AT_LEAST = 8
+# How many times what an account has running lies before the first turn that is read.
+AHEAD = 4.0
 NO_VALUES: Mapping[str, str] = {}
 
 AROUND = """, (
@@ -45,7 +49,7 @@ HAS_TASK = """(
 ) IS NOT NULL"""
 NEXT = f"""
 SELECT {COLUMNS}{{more}} FROM "perfectqueue_account" AS "own"
-WHERE "queue" = %(queue)s AND "ready" = TRUE AND "id" NOT IN ({{closed}})
+WHERE "queue" = %(queue)s AND "ready" = TRUE{{from_turn}} AND "id" NOT IN ({{closed}})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
 # The one that was served longest ago is first: see Lanes.kept_for().
@@ -143,6 +147,7 @@ class Lanes:
             count,
             holder=request.holder,
             usual=usual,
+            quantum=LARGE_QUANTUM if request.marks.turns else QUANTUM,
             serial=request.serial,
             rooms=rooms,
         )
@@ -233,8 +238,13 @@ class Lanes:
         if self.request.costs is not None:
             statement = NEXT_SHORT
             given["above"], given["below"] = self.request.costs
+        marks, keeps = self.request.marks, self.db.dialect.keeps_dead_entries and statement is NEXT
+        statement = statement.replace("{from_turn}", marks.from_turn(queue) if keeps else "")
         statement = statement.replace("{more}", more).replace("{closed}", closed)
+        began = time.monotonic()
         rows: list[Row] = self.db.execute(statement, given, now=self.request.now).fetchall()
+        if keeps and rows and not self.closed and marks.users_read(queue, began):
+            note_first_turn(marks, queue, named(rows))
         return rows
 
     def current(self, rows: list[AccountRow]) -> list[AccountRow]:
@@ -312,3 +322,12 @@ class Lanes:
                 )
             )
         return users
+
+
+def note_first_turn(marks: Watermarks, queue: str, rows: Sequence[AccountRow]) -> None:
+    """Note from which turn on the users of a queue are to be read."""
+    if not [row for row in rows if row.policy == SLOTS]:
+        # Who comes anew takes its place before what the first one has running.
+        ahead = [AHEAD * (row.running + 1) * abs(row.cost) / row.weight for row in rows]
+        places = zip(rows, ahead, strict=True)
+        marks.turns[queue] = min([row.virtual_time - seconds for row, seconds in places])

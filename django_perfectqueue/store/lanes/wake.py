@@ -17,7 +17,7 @@ from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasu
 from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
-from ..values import Now
+from ..values import Now, Watermarks
 from .accounts import LAST, OPEN
 from .shares import COLUMNS, Share, chosen, look_again
 
@@ -43,7 +43,7 @@ REACHED = '("own"."virtual_time" - "own"."advance" / "own"."weight")'
 CLOCK = f"CASE WHEN {{tag}} < {REACHED} THEN {{tag}} ELSE {REACHED} END"
 FIRST_OPEN = f"""
 SELECT {REACHED} FROM "perfectqueue_account" AS "own"
-WHERE "queue" = %(queue)s AND "ready" = TRUE{{alike}} ORDER BY "turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "ready" = TRUE{{from_turn}}{{alike}} ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
 SELECT "turn" / 1000.0 FROM "perfectqueue_account"
@@ -64,8 +64,9 @@ UNDER = LANES.replace("{which}", '"held_by" = {hold}').replace("{order}", '"turn
 # One row for each share of these users, and one where they have none.
 FLOOR = f"""
 SELECT "floor".*, {COLUMNS} FROM (
-    SELECT MAX({CLOCK.replace("{tag}", '"finish_tag"')}) AS "clock", ({FIRST_OPEN}) AS "first",
-        ({LAST_SHUT}) AS "reached", AVG(CASE WHEN "cost" > 0 THEN "cost" END) AS "usual"
+    SELECT MAX({CLOCK.replace("{tag}", '"finish_tag"')}) AS "clock",
+        COALESCE(({FIRST_OPEN}), ({LAST_SHUT})) AS "least",
+        AVG(CASE WHEN "cost" > 0 THEN "cost" END) AS "usual"
     FROM ({OF_QUEUE}) AS "own"
 ) AS "floor"
 LEFT JOIN "perfectqueue_fairshare" ON "queue" IN (%(queue)s, '') AND "user" IN ({{users}})
@@ -116,6 +117,10 @@ class Owner:
     @property
     def gate(self) -> int:
         return gate_id(self.queue, self.keys)
+
+
+# By database the marks of those who read a floor.
+fronts: defaultdict[str, Watermarks] = defaultdict(lambda: Watermarks(taken=Watermarks.MANY))
 
 
 class Floor(NamedTuple):
@@ -300,14 +305,18 @@ def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:
     nor debt outlives the work that competed. Lanes that have yet to come from a policy without
     memory have no say in it.
     """
+    marks, began = fronts[db.cursor.db.alias], time.monotonic()
+    keeps = db.dialect.keeps_dead_entries and rule_of(queue).code == Policy.FAIR
     statement = FLOOR.replace("{alike}", alike(queue))
+    statement = statement.replace("{from_turn}", marks.from_turn(queue) if keeps else "")
     asked = [*sorted(users), EVERYONE] if users else []
     rows = db.rows(statement, {"queue": queue}, users=asked)
-    clock, first, reached, usual = rows[0][:4]
-    least = (reached or 0.0) if first is None else first
-    shares = chosen((row[4:] for row in rows), {(queue, user) for user in users})
+    clock, least, usual = rows[0][:3]
+    if keeps and least is not None and marks.users_read(queue, began):
+        marks.turns[queue] = least
+    shares = chosen((row[3:] for row in rows), {(queue, user) for user in users})
     return Floor(
-        max(clock or 0.0, least),
+        max(clock or 0.0, least or 0.0),
         usual or 0.0,
         {user: share for (_queue, user), share in shares.items()},
     )
@@ -332,7 +341,7 @@ def behind(db: Session, queue: str, keys: Keys, start: Floor) -> Floor:
 
 def first_open(db: Session, queue: str) -> float | None:
     """Return the virtual time of the user that is served next, of those nothing holds back."""
-    statement = FIRST_OPEN.replace("{alike}", alike(queue))
+    statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{from_turn}", "")
     row = db.execute(statement, {"queue": queue}).fetchone()
     return row and float(row[0])
 

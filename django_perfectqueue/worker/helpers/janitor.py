@@ -105,7 +105,7 @@ class Janitor(Helper):
         if options.USAGE_TIME != 0:
             roll_up = partial(store.records.roll_up, using=using, keep=options.USAGE_TIME)
             found += [
-                Job("usage", 10.0, self.note_waiting),
+                Job("usage", 10.0, self.note_waiting, rest=50.0),
                 Job("submitted", 60.0, self.count_submitted),
                 Job("usage sums", 60.0, roll_up),
             ]

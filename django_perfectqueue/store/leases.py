@@ -79,7 +79,7 @@ def why_not_held(db: Session, lease: Lease) -> str:
 
 def row_of(db: Session, lease: Lease) -> TaskQuerySet:
     """Return the row of the task, unless another has its id."""
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias)
+    rows = TaskQuerySet(Task, using=db.using)
     return rows.filter(pk=lease.task_id, queue=lease.queue, key=lease.key)
 
 
@@ -122,7 +122,7 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
 
 def ending_of(db: Session, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
-    tickets = Ticket.objects.using(db.cursor.db.alias).select_for_update()
+    tickets = Ticket.objects.using(db.using).select_for_update()
     held = tickets.filter(pk=lease.task_id)
     row = held.values_list("token", "state", "attempt", "last_ending").first()
     if row is None:
@@ -170,9 +170,9 @@ def heartbeat(
     """
     ids = sorted(lease.task_id for lease in leases)
     tokens = sorted({lease.token for lease in leases})
-    with (reading if alive_time is None else timely)(using) as db:
+    with (reading if alive_time is None else timely)(using, now=now) as db:
         if alive_time is not None:
-            db.execute(RENEW, now=now, after={"until": alive_time}, ids=ids, tokens=tokens)
+            db.execute(RENEW, after={"until": alive_time}, ids=ids, tokens=tokens)
         rows = db.rows(LOOK, ids=ids)
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     fences = [lease.fence for lease in leases]
@@ -188,8 +188,8 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: Now = None) -> None:
     A lease that has passed on charges nothing. The tickets keep what was charged: who ends a
     task corrects that, and a repetition charges nothing more.
     """
-    with in_transaction(using) as db:
-        accounts = Accounts(now)
+    with in_transaction(using, now=now) as db:
+        accounts = Accounts()
         # The one who has locked a ticket ends its task, and charges for all of it.
         held = lock_leases(db, list(ran), db.dialect.skip_clause)
         for lease, (_cancel, charged) in held.items():

@@ -165,14 +165,14 @@ def claim(
     """
     refused: list[Completion] = []
     durable = bool(finished) or is_callers(connections[using])
-    with in_transaction(using) as db:
+    with in_transaction(using, now=request.now) as db:
         for lost in tries:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
         request.marks.begin()
-        accounts = Accounts(request.now)
+        accounts = Accounts()
         if finished:
-            refused = close(db, accounts, finished, worker=worker, now=request.now)
+            refused = close(db, accounts, finished, worker=worker)
             if len(finished) < request.limit and will_follow(db.cursor.db):
                 # What waits for these is due once this is committed; where fewer ran than are
                 # asked for, little else is.
@@ -321,7 +321,7 @@ def look(
     marks = marks or Watermarks()
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     above, below = costs or (0.0, 0.0)
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
         after, mark = since(db, marks), from_mark(marks, '"own"."id"')
         in_lane = db.dialect.in_lane.replace("{lane}", '"own"."id"') + mark
@@ -334,7 +334,7 @@ def look(
             statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
         values = {**names, "most": LANES_PROBED, "above": above, "below": below}
         began = time.monotonic()
-        row = db.execute(statement, values, now=now).fetchone()
+        row = db.execute(statement, values).fetchone()
     moment, timer, tick, waiting, *opens = row
 
     def seconds_until(*times: datetime | None) -> float | None:
@@ -374,7 +374,7 @@ def may_start_again(lease: Lease) -> bool:
 
     def look() -> bool:
         with reading(lease.using) as db:
-            if not all(one.serves for one in allowances(db, keys, None).values()):
+            if not all(one.serves for one in allowances(db, keys).values()):
                 return False
         return not own.filter(Q(paused=True) | Q(max_running=0)).exists()
 

@@ -195,7 +195,7 @@ class Lanes:
         self.ahead[queue] = named(found)
         (self.cut.add if len(found) >= count else self.cut.discard)(queue)
         if first:
-            [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names, now=self.request.now)
+            [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names)
             *_columns, self.timers_due, any_, scoped, due = row
             self.timers_first = bool(self.after_timers and self.timers_due)
             note_look(self.db, self.request.marks, began, due=self.timers_due)
@@ -234,7 +234,7 @@ class Lanes:
             statement = NEXT_SHORT
             given["above"], given["below"] = self.request.costs
         statement = statement.replace("{more}", more).replace("{closed}", closed)
-        rows: list[Row] = self.db.execute(statement, given, now=self.request.now).fetchall()
+        rows: list[Row] = self.db.execute(statement, given).fetchall()
         return rows
 
     def current(self, rows: list[AccountRow]) -> list[AccountRow]:

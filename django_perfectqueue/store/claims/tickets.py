@@ -84,7 +84,7 @@ class Tickets:
                 lease = leased(row, pick, capped=pick.capped, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
-            expire(self.db, self.accounts, lease, now=self.request.now)
+            expire(self.db, self.accounts, lease)
         self.expired += len(late)
         return leases
 
@@ -217,13 +217,13 @@ def problem(task_id: int, *, using: str) -> str:
 @retry_transaction
 def give_up(task_id: int, why: str, *, using: str, now: Now) -> bool:
     """Fail a task that is still in line; return whether it was."""
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         tickets = lock_tickets(db, [task_id])
         if [ticket.state for ticket in tickets] != [State.WAITING]:
             return False
         reason = Failure(error=UNREADABLE, message=f"The task's row can't be read: {why}")
         held = [EndedAttempt.of(ticket) for ticket in tickets]
-        add_dead_letters(db, held, Outcome.FAILED, reason, now=now)
+        add_dead_letters(db, held, Outcome.FAILED, reason)
     logger.error(
         "A task can't be read and has failed; other tasks continue. id=%s error=%s",
         task_id,

@@ -142,7 +142,7 @@ def find_parents(
     Return parents, which are kept from being deleted; raise NotFoundError where one is not there,
     InvalidTaskError where it is ``given`` later in the same call.
     """
-    using = db.cursor.db.alias
+    using = db.using
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     keys: dict[str, list[str]] = {}
     for parent in parents:
@@ -231,7 +231,7 @@ def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
     if parents and (task_id in parents or links_of(db, parents).filter(UNMET).exists()):
         take_turn(db)
         why = "These tasks would wait for one another."
-        refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
+        refuse_circle(task_id, parents, why, using=db.using)
 
 
 def add_child(task_id: int, child: int, *, using: str) -> None:
@@ -277,9 +277,9 @@ def end_join(lease: Lease, wait: Wait, ends: str, *, using: str, now: Now = None
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         lock_lease(db, lease)
-        keep(db, lease, wait, ends, "result", now=now)
+        keep(db, lease, wait, ends, "result")
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 
 
@@ -288,7 +288,7 @@ def joined_by(db: Session, lease: Lease) -> QuerySet[Dependency]:
 
 
 def links_of(db: Session, children: Collection[int]) -> QuerySet[Dependency]:
-    return Dependency.objects.using(db.cursor.db.alias).filter(child_id__in=children)
+    return Dependency.objects.using(db.using).filter(child_id__in=children)
 
 
 @retry_transaction

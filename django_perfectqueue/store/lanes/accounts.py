@@ -17,7 +17,7 @@ from ..database.dialects.base import Entry, cases
 from ..database.transaction import Session
 from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
-from ..values import Lease, Now
+from ..values import Lease
 
 MOST_KNOWN = 10_000
 # Of each queue so many accounts are read by their finish tags: those with the last ones.
@@ -168,7 +168,6 @@ class Accounts:
     since. ``yielded`` has the lanes of tasks that have yielded.
     """
 
-    now: Now = None
     lanes: dict[int, Charge] = field(default_factory=dict)
     limited: dict[int, LaneOwner | None] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)
@@ -307,7 +306,7 @@ class Accounts:
     def lock(self, db: Session, others: Iterable[int]) -> None:
         """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
-            self.meters.lock(db, self.keys(db), self.now)
+            self.meters.lock(db, self.keys(db))
             accounts = sorted(self.own(db).keys() | set(others))
             db.execute(LOCK + db.dialect.lock_clause, accounts=accounts)
 
@@ -324,7 +323,7 @@ class Accounts:
         if self.lanes:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
-            known = db.dialect.charge(db.cursor, entries, self.now)
+            known = db.dialect.charge(db.cursor, entries, db.now)
             raise_costs(rest, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
             if known is not None:
                 slept = known
@@ -341,12 +340,12 @@ class Accounts:
             self.meters.add(owner.keys, self.lanes[lane].running)
             if lane in self.yielded:
                 self.meters.starts_back.update(owner.keys)
-        self.meters.write(db, self.now)
+        self.meters.write(db)
         changed = self.holds.changes(self.meters, self.short)
         self.holds.write(db, self.meters, changed, self.short)
         opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
         if opened:
-            self.opened = open_holds(rest, opened, self.now)
+            self.opened = open_holds(rest, opened)
         self.holds.late |= {
             lane for lane, seen in self.holds.seen.items() if seen.held_by and lane in self.limited
         }
@@ -368,7 +367,7 @@ class Accounts:
             statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", holds)
             db.execute(statement, lanes=lanes)
         short = sorted(self.limited.keys() & self.short)
-        slept = db.execute(DOZE, now=self.now, lanes=short).rowcount if short else 0
+        slept = db.execute(DOZE, lanes=short).rowcount if short else 0
         # A damaged row may have the id of a lane without limits: nobody owns that.
         moved = {owners[lane].account for lane in (*changed, *short) if lane in owners}
         moved |= self.look_up

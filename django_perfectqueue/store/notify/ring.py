@@ -306,7 +306,7 @@ def announce_ids(db: Session, steps: Iterable[tuple[Signal, Sequence[int]]]) -> 
     known = {task_id: TaskNames(*names) for task_id, *names in db.rows(WHOM, ids=every)}
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
-        announce_after_commit(signal, tasks, using=db.cursor.db.alias)
+        announce_after_commit(signal, tasks, using=db.using)
 
 
 def announce_after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:

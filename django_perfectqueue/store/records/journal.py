@@ -55,14 +55,14 @@ def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None
     crash of the server may lose the last second of it.
     """
     lasting = is_callers(connections[using])
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
         for some in in_parts(ordered, [len(note.lines) for note in ordered], CHARACTERS, ROWS):
-            write(db, some, lasting=lasting, now=now)
+            write(db, some, lasting=lasting)
         forget_old(db, ordered)
 
 
-def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> None:
+def write(db: Session, notes: Sequence[Note], *, lasting: bool) -> None:
     rows = " UNION ALL ".join(map(row, range(len(notes)), notes))
     more = "" if lasting else db.dialect.asynchronous_commit
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
@@ -72,7 +72,7 @@ def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> Non
         values[f"key{number}"] = note.key
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
         values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
-    db.execute(WRITE + clause, values, now=now, rows=rows, keys=keys, asynchronous_commit=more)
+    db.execute(WRITE + clause, values, rows=rows, keys=keys, asynchronous_commit=more)
 
 
 def row(number: int, note: Note) -> str:

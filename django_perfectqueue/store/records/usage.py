@@ -160,8 +160,8 @@ Tallies = Mapping[UsageKey, Tally]
 
 def clock(*, using: str, now: Now = None) -> datetime:
     """Return the time of the database server."""
-    with reading(using) as db:
-        return db.dialect.moment(db.execute(CLOCK, now=now).fetchone()[0])
+    with reading(using, now=now) as db:
+        return db.dialect.moment(db.execute(CLOCK).fetchone()[0])
 
 
 def start_of(span: int, moment: datetime) -> datetime:

@@ -100,7 +100,7 @@ def locked(db: Session, task_id: int) -> tuple[Task, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     states = [ticket.state for ticket in lock_tickets(db, [task_id])]
     state = states[0] if states else None
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).select_for_update()
+    rows = TaskQuerySet(Task, using=db.using).select_for_update()
     row = rows.filter(pk=task_id).first()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
@@ -175,16 +175,16 @@ def replace(submissions: Sequence[Submission], *, using: str, now: Now = None) -
 @retry_remembering_commits
 def replace_now(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     fresh: Ids = {}
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         if before := stored_before(db, tries):
             return before
         for submission in submissions:
-            fresh |= replace_one(db, submission, using, now)
+            fresh |= replace_one(db, submission)
         tries.append(fresh)
     return fresh
 
 
-def replace_one(db: Session, submission: Submission, using: str, now: Now) -> Ids:
+def replace_one(db: Session, submission: Submission) -> Ids:
     for _repeat in range(REPEATS):
         row = db.execute(REPLACED, {"queue": submission.queue, "key": submission.key}).fetchone()
         if row and row[1]:
@@ -197,7 +197,7 @@ def replace_one(db: Session, submission: Submission, using: str, now: Now) -> Id
             continue
         for batch in left:
             submission = submission._replace(followed=2 * batch + (submission.followed or 0))
-        if fresh := store_free([submission], using=using, now=now):
+        if fresh := store_free([submission], using=db.using, now=db.now):
             if row:
                 transfer(db, row[0], *fresh.values())
             for batch, change in left.items():
@@ -213,7 +213,7 @@ def transfer(db: Session, old: int, new: int) -> None:
     by_parent = db.dialect.by_index("perfectqueue_dep_parent")
     statement = WAITING + db.dialect.share_clause
     if waiting := db.rows(statement, {"old": old}, by_parent=by_parent):
-        links = Dependency.objects.using(db.cursor.db.alias)
+        links = Dependency.objects.using(db.using)
         # One that has come behind it in its sequence meanwhile has its turn.
         moved = {id_: child for id_, child, mode in waiting if mode != SEQUENCE}
         links.filter(pk__in=moved).update(parent_id=new, state=Dependency.State.NEW)

@@ -148,8 +148,8 @@ def until(starts: Moment, now: Now) -> float:
 
 @retry_remembering_commits
 def store_free(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
-    with in_transaction(using) as db:
-        return store_some(db, db.dialect.submit, tries, submissions, now)
+    with in_transaction(using, now=now) as db:
+        return store_some(db, db.dialect.submit, tries, submissions)
 
 
 @retry_remembering_commits
@@ -208,8 +208,8 @@ def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
 @retry_remembering_commits
 def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     def store(insert: Insert) -> Ids:
-        with in_transaction(using, apart=True) as db:
-            fresh = store_some(db, insert, tries, submissions, now)
+        with in_transaction(using, now=now, apart=True) as db:
+            fresh = store_some(db, insert, tries, submissions)
             if len(fresh) < len(submissions):
                 transaction.set_rollback(True, using=using)
             return fresh
@@ -225,15 +225,13 @@ def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, no
     return store(dialect.submit)
 
 
-def store_some(
-    db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission], now: Now
-) -> Ids:
+def store_some(db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission]) -> Ids:
     first: dict[tuple[str, str], Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
             refuse_too_long(db, task.key, task.payload)
         first.setdefault((task.queue, task.key), task)
-    fresh = insert(db.cursor, list(first.values()), now) if first else {}
+    fresh = insert(db.cursor, list(first.values()), db.now) if first else {}
     if tries:
         # By now an earlier try has committed, or not: the inserting has waited for it.
         fresh |= stored_before(db, tries)

@@ -189,8 +189,8 @@ def purgeable(
     parts = {"past": f"({past or 'FALSE'})", "chosen": f"({chosen or 'TRUE'})"}
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
-    with reading(using) as db:
-        rows = db.rows(SCAN, values, now=now, after=since, **parts)
+    with reading(using, now=now) as db:
+        rows = db.rows(SCAN, values, after=since, **parts)
     doomed = {
         id_: outcome
         for id_, outcome, queue, is_past, chosen in rows

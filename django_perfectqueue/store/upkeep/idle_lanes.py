@@ -76,24 +76,24 @@ def forget_idle(ids: list[int], *, using: str, idle: float, now: Now = None) -> 
     the very moment in which it is deleted may be made anew with the share of someone who has
     none; so those that carry another share than they should are corrected here, too.
     """
-    with reading(using) as db:
-        found = idle_rows(db, ids, idle, now)
+    with reading(using, now=now) as db:
+        found = idle_rows(db, ids, idle)
     if found:
-        with in_transaction(using) as db:
+        with in_transaction(using, now=now) as db:
             for model in MODELS:
                 asleep = model._base_manager.using(using).filter(pk__in=found, has_waiting=False)
                 held = asleep.order_by("pk").select_for_update(skip_locked=True)
                 # Once more, as they are now that nobody else can change them.
-                if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle, now):
+                if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle):
                     model._base_manager.using(using).filter(pk__in=still).delete()
     correct_shares([id_ for id_ in ids if not is_gated(id_)], using=using)
 
 
-def idle_rows(db: Session, ids: list[int], idle: float, now: Now) -> list[int]:
+def idle_rows(db: Session, ids: list[int], idle: float) -> list[int]:
     """Return those of these rows that nobody needs."""
     if not ids:
         return []
-    rows = db.rows(IDLE_ROWS, now=now, after={"idle_since": -idle}, ids=ids)
+    rows = db.rows(IDLE_ROWS, after={"idle_since": -idle}, ids=ids)
     places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
         id_
@@ -122,7 +122,7 @@ class SweepPosition:
 
 
 def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
-    using = db.cursor.db.alias
+    using = db.using
     users = Account.objects.using(using).filter(queue=queue)
     held = Hold.objects.using(using).filter(queue=queue)
     if not (users.filter(ready=True).exists() or held.exists()):

@@ -71,20 +71,20 @@ aware = methodcaller("replace", tzinfo=timezone.utc)
 def claim(
     db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
 ) -> list[ClaimedRow]:
-    picked, now = lock_lines(db, wants, limit), request.now
+    picked = lock_lines(db, wants, limit)
     if not picked:
         return []
     ids, later = numbers(sorted(picked)), db.dialect.later("%(seconds)s")
     values = {"holder": request.holder, "token": token, "seconds": request.alive_time}
-    db.execute(TAKE, values, now=now, later=later, ids=ids)
-    return named(db.rows(READ + db.dialect.current_clause(db.cursor), now=now, ids=ids))
+    db.execute(TAKE, values, later=later, ids=ids)
+    return named(db.rows(READ + db.dialect.current_clause(db.cursor), ids=ids))
 
 
 def claim_alone(
     db: Session, request: ClaimRequest, token: int
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    asked, now = {"queue": request.queues[0], "limit": request.limit}, request.now
-    claimed = with_lanes(db.rows(LOCK_ALONE, asked, now=now))
+    asked = {"queue": request.queues[0], "limit": request.limit}
+    claimed = with_lanes(db.rows(LOCK_ALONE, asked))
     if not claimed:
         return []
     lane = claimed[0][1]
@@ -97,7 +97,7 @@ def claim_alone(
         "charge": lane.charge(abs(lane.cost)) * len(claimed),
     }
     ids, later = [row.task_id for row, _lane in claimed], db.dialect.later("%(seconds)s")
-    done = db.execute(TAKE_ALONE, values, now=now, later=later, ids=ids)
+    done = db.execute(TAKE_ALONE, values, later=later, ids=ids)
     # Nothing is written where the lane was deleted meanwhile.
     taken = claimed if done.rowcount else []
     return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]

@@ -146,4 +146,4 @@ def run(
 ) -> list[Row]:
     whose = {"holder": request.holder, "token": token, "seconds": request.alive_time}
     later = db.dialect.later("%(seconds)s")
-    return db.rows(sql, {**values, **whose}, now=request.now, later=later)
+    return db.rows(sql, {**values, **whose}, later=later)

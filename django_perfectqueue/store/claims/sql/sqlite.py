@@ -63,7 +63,6 @@ aware = datetime.fromisoformat
 def claim(
     db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
 ) -> list[ClaimedRow]:
-    now = request.now or timezone.now()
     picked: list[int] = []
     for lane, count in wants.items():
         if len(picked) == limit:
@@ -73,16 +72,14 @@ def claim(
         picked += [task_id for (task_id,) in found]
     if not picked:
         return []
-    ids = take(db, picked, request, token, now)
-    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
+    ids = take(db, picked, request, token)
+    return named(db.execute(READ, {"ids": ids}).fetchall())
 
 
-def take(
-    db: Session, picked: Sequence[int], request: ClaimRequest, token: int, now: datetime
-) -> str:
+def take(db: Session, picked: Sequence[int], request: ClaimRequest, token: int) -> str:
     """Take tickets; return their ids as JSON."""
     ids = to_json(picked)
-    until = stamp(now + timedelta(seconds=request.alive_time))
+    until = stamp((db.now or timezone.now()) + timedelta(seconds=request.alive_time))
     values = {"holder": request.holder, "token": token, "until": until, "ids": ids}
     db.execute(TAKE, values)
     return ids
@@ -91,14 +88,12 @@ def take(
 def claim_alone(
     db: Session, request: ClaimRequest, token: int
 ) -> list[tuple[ClaimedRow, UserLanes]]:
-    now = request.now or timezone.now()
     asked = {"queue": request.queues[0], "limit": request.limit}
-    found = db.execute(READ_ALONE, asked, now=now)
-    claimed = with_lanes(found.fetchall())
+    claimed = with_lanes(db.execute(READ_ALONE, asked).fetchall())
     if claimed:
-        take(db, [row.task_id for row, _lane in claimed], request, token, now)
+        take(db, [row.task_id for row, _lane in claimed], request, token)
         lane = claimed[0][1]
         charge = lane.charge(abs(lane.cost)) * len(claimed)
         values = {"lane": lane.id, "tasks": len(claimed), "charge": charge}
-        db.execute(CHARGE, values, now=now)
+        db.execute(CHARGE, values)
     return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in claimed]

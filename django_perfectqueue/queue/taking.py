@@ -108,7 +108,7 @@ def pauses(queue: str, *, using: str, timeout: float | None) -> Iterator[float]:
     Ever longer, up to half a second, and until the clock has something due. ``timeout`` is in
     seconds, None for ever. Raise WaitInTransactionError in an open transaction.
     """
-    if store.notify.in_callers_transaction(using):
+    if store.database.is_callers(using):
         raise WaitInTransactionError(
             f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
             " Poll with a timeout outside of the atomic block."

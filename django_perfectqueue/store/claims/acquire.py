@@ -10,7 +10,6 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from django.db import connections
 from django.db.models import Exists, OuterRef, Q
 
 from django_perfectqueue.models import Account, State, Ticket
@@ -164,7 +163,7 @@ def claim(
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.
     """
     refused: list[Completion] = []
-    durable = bool(finished) or is_callers(connections[using])
+    durable = bool(finished) or is_callers(using)
     with in_transaction(using, now=request.now) as db:
         for lost in tries:
             if left := still_held(db, lost.leases):

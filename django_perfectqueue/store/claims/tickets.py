@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
@@ -166,7 +164,7 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
         try:
             return claim()
         except UnreadableError as error:
-            own = not is_callers(connections[using])
+            own = not is_callers(using)
             if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
 

@@ -165,7 +165,7 @@ followers.append(fold)
 @retry_transaction
 def fold_batch(some: set[int], *, after: int, using: str, now: Now) -> Folded:
     """Act on some events, and count some batches."""
-    own = not is_callers(connections[using])
+    own = not is_callers(using)
     with in_transaction(using, now=now) as db:
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""

@@ -22,7 +22,6 @@ from ..database.dialects import dialect_for, dialect_of
 from ..database.dialects.base import Row
 from ..database.transaction import (
     Session,
-    is_callers,
     reading,
     retry_transaction,
     shared_operations,
@@ -270,11 +269,6 @@ def end_listener(using: str) -> ChannelListener | None:
 def end_channels(ids: Iterable[int]) -> set[str]:
     """Return the channels on which the ends of these tasks are notified."""
     return {f"{ENDED}{task_id}" for task_id in ids}
-
-
-def in_callers_transaction(using: str) -> bool:
-    """Return whether a transaction may be open in which the ends of tasks may never be seen."""
-    return is_callers(connections[using])
 
 
 # Send signals for tasks that nobody in this process holds.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db import connections
 from django.db.models.expressions import Combinable
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
@@ -54,7 +53,7 @@ def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None
     dropped, also where another task has its id. On PostgreSQL the commit is asynchronous: a
     crash of the server may lose the last second of it.
     """
-    lasting = is_callers(connections[using])
+    lasting = is_callers(using)
     with reading(using, now=now) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
         for some in in_parts(ordered, [len(note.lines) for note in ordered], CHARACTERS, ROWS):

@@ -64,7 +64,7 @@ def submit(submissions: Sequence[Submission], *, using: str, now: Now = None) ->
     """
     connection = connections[using]
     alone = len(submissions) == 1 and dialect_for(connection).submits_alone(connection)
-    if alone and now is None and not is_callers(connection):
+    if alone and now is None and not is_callers(using):
         return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)

@@ -256,7 +256,7 @@ def past_references(
     try:
         return delete(ids) if ids else [], set()
     except IntegrityError as error:
-        if is_callers(connections[using]):
+        if is_callers(using):
             raise
         kept, names = referred_to(ids, using=using)
         if kept:
@@ -303,7 +303,7 @@ def delete_free(free: Collection[int], *, using: str, skip: bool) -> list[int]:
 def awaited(ids: Collection[int], *, using: str) -> set[int]:
     """Return tasks for which others wait that may have yet to be committed."""
     with reading(using) as db:
-        if not db.dialect.at_read_uncommitted or is_callers(connections[using]):
+        if not db.dialect.at_read_uncommitted or is_callers(using):
             return set()
         db.cursor.execute(db.dialect.at_read_uncommitted)
         rows = db.rows(AWAITED, ids=ids)

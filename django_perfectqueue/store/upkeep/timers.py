@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from django.db import connections
-
 from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
 
@@ -107,7 +105,7 @@ def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> Non
 
 @retry_transaction
 def fire_batch(marks: Watermarks, *, using: str, now: Now) -> int:
-    lasting = is_callers(connections[using])
+    lasting = is_callers(using)
     with in_transaction(using, now=now) as db:
         more = "" if lasting else db.dialect.asynchronous_commit
         parts = {"asynchronous_commit": more, "since": since(db, marks)}

@@ -30,7 +30,7 @@ from ..tasks.revise import replace
 from ..tasks.steer import UNMET, refuse, seen_task
 from ..tasks.steps import keep
 from ..tasks.submit import stored_before
-from ..values import Ids, Lease, Now, Parent, Submission, Wait
+from ..values import Ids, Lease, Name, Now, Parent, Submission, Wait
 from .batches import When, refuse_ended_batch, share
 from .graph import Edge, insert, refuse_circle, take_turn
 
@@ -125,7 +125,7 @@ class FoundParents(NamedTuple):
 
 def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
     """Return the ids of the parents that are in the database already."""
-    earlier: set[tuple[str, str]] = set()
+    earlier: set[Name] = set()
     needed: list[Parent] = []
     for task in submissions:
         for parent in task.after:
@@ -136,7 +136,7 @@ def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
 
 
 def find_parents(
-    db: Session, parents: Collection[Parent], given: Collection[tuple[str, str]] = ()
+    db: Session, parents: Collection[Parent], given: Collection[Name] = ()
 ) -> FoundParents:
     """
     Return parents, which are kept from being deleted; raise NotFoundError where one is not there,
@@ -168,9 +168,7 @@ def find_parents(
     return FoundParents(ids, finished, ended)
 
 
-def refuse_unknown(
-    parents: Collection[Parent], found: Ids, given: Collection[tuple[str, str]]
-) -> None:
+def refuse_unknown(parents: Collection[Parent], found: Ids, given: Collection[Name]) -> None:
     for parent in parents:
         if parent.id is None and parent.name not in found:
             if parent.name in given:

@@ -14,7 +14,7 @@ from django_perfectqueue.models import BatchMember, DependencyEvent, Outcome
 from django_perfectqueue.models.batch import SEQUENCE
 
 from ..database.transaction import Session, reading, retry_transaction, shared_operations
-from ..values import Now
+from ..values import Name, Now
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -50,7 +50,7 @@ class Work:
 
     events: bool = False
     batches: set[int] | None = field(default_factory=set)
-    debounced: set[tuple[str, str]] | None = field(default_factory=set)
+    debounced: set[Name] | None = field(default_factory=set)
 
     def add(self, other: Work) -> None:
         self.events |= other.events

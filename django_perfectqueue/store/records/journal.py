@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
     timely,
 )
-from ..values import Note, Now, Submission, as_text
+from ..values import Ids, Name, Note, Now, Submission, as_text
 
 ROWS, CHARACTERS = 100, 500_000
 LONGEST_ESCAPE = 10
@@ -103,9 +103,7 @@ LOCK = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 TAGS = 'SELECT "tag", "id" FROM "perfectqueue_tag" WHERE "task_id" = %(task_id)s'
 
 
-def tag_fresh(
-    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str
-) -> None:
+def tag_fresh(submissions: Sequence[Submission], fresh: Ids, *, using: str) -> None:
     """Store the tags of tasks that were stored just now."""
     rows = [
         Tag(task_id=fresh[task.queue, task.key], tag=tag)
@@ -159,7 +157,7 @@ DID, SIGNAL = "did", "signal"
 
 
 def sign(
-    tasks: Iterable[tuple[str, str]],
+    tasks: Iterable[Name],
     word: str,
     *,
     by: str,

@@ -22,9 +22,9 @@ from ..database.transaction import REPEATS, Session, in_transaction, reading, re
 from ..notify.ring import notify_workers
 from ..records.dependency_events import Work, follow_later, followers
 from ..records.journal import tag_fresh
-from ..values import Debounce, Now, Submission, Unique
+from ..values import Debounce, Name, Now, Submission, Unique
 from .submit import refuse_too_long, submit, until
-from .unique import Holder, Name, look
+from .unique import Holder, look
 
 logger = logging.getLogger("django_perfectqueue.queue")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import cast
@@ -29,7 +29,7 @@ from ..database.transaction import (
 )
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import announce, message_of, notify_workers
-from ..values import Chunk, Ids, Moment, Now, Stored, Submission, new_token
+from ..values import Chunk, Ids, Moment, Name, Now, Stored, Submission, new_token
 
 Insert = Callable[[Cursor, Sequence[Submission], Now], Ids]
 
@@ -112,9 +112,7 @@ def taken(queue: str, *keys: str) -> AlreadyExistsError:
     return AlreadyExistsError(f"Queue '{queue}' already has tasks with these keys: {some}.")
 
 
-def notify(
-    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str, now: Now
-) -> None:
+def notify(submissions: Sequence[Submission], fresh: Ids, *, using: str, now: Now) -> None:
     """
     Announce the tasks that were stored, and let their workers know when the first is due.
 
@@ -226,7 +224,7 @@ def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, no
 
 
 def store_some(db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission]) -> Ids:
-    first: dict[tuple[str, str], Submission] = {}
+    first: dict[Name, Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
             refuse_too_long(db, task.key, task.payload)

@@ -27,10 +27,9 @@ from ..database.transaction import (
     together,
     with_retries,
 )
-from ..values import Now, Submission, Unique
+from ..values import Name, Now, Submission, Unique
 from .submit import taken
 
-Name = tuple[str, str]
 Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 
 # Behind a name: an id in 16 digits, which begin with 0 and no 9 for the first 9 * 10**14 tasks. An

@@ -236,11 +236,7 @@ def serve(lanes: Lanes, tickets: Tickets, queue: str, limit: int) -> list[Lease]
 
 
 def result_of(
-    lanes: Lanes,
-    tickets: Tickets,
-    leases: list[Lease],
-    refused: list[Completion],
-    slept: int,
+    lanes: Lanes, tickets: Tickets, leases: list[Lease], refused: list[Completion], slept: int
 ) -> ClaimResult:
     """Return what was found, after ``slept`` lanes were put to sleep or behind a hold."""
     limits = lanes.limits

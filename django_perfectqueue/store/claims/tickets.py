@@ -47,9 +47,10 @@ class Tickets:
         Raise UnreadableError where one can't be taken for what is in its row.
         """
         wants, marks = counted(picks), self.request.marks
+        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
         marked = set(marks.lanes) if marks.in_use else set[int]()
         with noting_unreadable(wants, using=self.request.using):
-            lines = by_lane(self.claim(wants, limit))
+            lines = by_lane(claim(self.db, wants, limit, self.request, self.token))
             if not alone:
                 for lane in short(wants, lines, limit):
                     # Whether it is empty is read from its start: of one that gives again and
@@ -57,11 +58,6 @@ class Tickets:
                     if not (lane in marked and lines.get(lane)):
                         self.accounts.found_short(lane)
             return self.in_order(picks, lines)
-
-    def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
-        """Take up to so many tickets of each lane, until it is ``limit``."""
-        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
-        return claim(self.db, wants, limit, self.request, self.token)
 
     def in_order(
         self, picks: Iterable[Pick], lines: Mapping[int, deque[ClaimedRow]]
@@ -227,11 +223,7 @@ def give_up(task_id: int, why: str, *, using: str, now: Now) -> bool:
         task_id,
         as_text(" ".join(why.split()), 500),
     )
-    announce_failed(task_id, using=using)
-    return True
-
-
-def announce_failed(task_id: int, *, using: str) -> None:
     # Its names may be what can't be read.
     with contextlib.suppress(Exception), reading(using) as db:
         announce_ids(db, [(signals.task_failed, [task_id])])
+    return True

@@ -80,27 +80,6 @@ class Charge:
     finish_tag: float = 0.0
     least_cost: float = 0.0
 
-    def begin(self, cost: float, tasks: int) -> None:
-        """Tasks were taken, and charged so much each in advance."""
-        self.running += tasks
-        self.seconds += cost * tasks
-        self.advance += cost * tasks
-        self.served = True
-
-    def give_back(self, charge: float) -> None:
-        """A task that was charged so much in advance has left its holder untried."""
-        self.running -= 1
-        self.seconds -= charge
-        self.advance -= charge
-
-    def end(self, charge: float, seconds: float, tasks: int) -> None:
-        """Tasks that were charged so much in advance have run for so long, all together."""
-        self.running -= tasks
-        self.seconds += seconds - charge
-        self.advance -= charge
-        self.measured += seconds
-        self.runs += tasks
-
     def add(self, other: Charge) -> None:
         self.running += other.running
         self.lost += other.lost
@@ -193,7 +172,11 @@ class Accounts:
 
     def begin(self, lane: int, cost: float, tasks: int) -> None:
         """Tasks were taken, and their lane charged so much for each in advance."""
-        self.of(lane).begin(cost, tasks)
+        account = self.of(lane)
+        account.running += tasks
+        account.seconds += cost * tasks
+        account.advance += cost * tasks
+        account.served = True
 
     def end(self, lease: Lease, seconds: float | None, charged: float | None = None) -> None:
         """
@@ -202,10 +185,13 @@ class Accounts:
         """
         if charged:
             self.correct(lease, charged)
-        if seconds is None:
-            self.of(lease.lane).give_back(lease.charge)
-        else:
+        if seconds is not None:
             self.end_all([(lease, seconds)])
+            return
+        account = self.of(lease.lane)
+        account.running -= 1
+        account.seconds -= lease.charge
+        account.advance -= lease.charge
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -236,7 +222,11 @@ class Accounts:
             account = self.of(lane)
             charge = sum([lease.charge for lease, _seconds in some])
             ran = sum([seconds for _lease, seconds in some])
-            account.end(charge, ran, len(some))
+            account.running -= len(some)
+            account.seconds += ran - charge
+            account.advance -= charge
+            account.measured += ran
+            account.runs += len(some)
             # The clock moves to what was reached, not to what was expected: who comes next would
             # be behind those who were given less.
             back = max(0.0, charge - ran) / some[0][0].weight

@@ -195,11 +195,8 @@ class Meters:
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         next_at = next_at if moments else ""
         db.unanswered.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
-        self.settle()
-
-    def settle(self) -> None:
-        """Set the allowances to what they are once this transaction is committed."""
-        for key, limit in self.known.items():
+        # What they are once this transaction is committed.
+        for key, limit in known.items():
             limit.running = self.before[key][0] + self.running[key]
 
     def freed(self) -> set[str]:

@@ -20,13 +20,13 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..limits.meters import lane_behind
-from ..notify.ring import notify_workers
+from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..records.journal import sign
 from ..values import Ids, Now, Submission
 from .close import lock_tickets
 from .park import forget_story
-from .steer import FIND, SeenTask, done_before, refuse
+from .steer import SeenTask, done_before, refuse
 from .submit import notify, refuse_too_long, store_free, stored_before, taken
 
 # A claim that began before must not take the ticket, and with it the former data: so one that
@@ -78,7 +78,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
                 if tries:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
-            if to and db.execute(FIND, {"queue": to, "key": row.key}).fetchone():
+            if to and find_all(to, [row.key], using=using):
                 raise taken(to, row.key)
             row.queue = to or former
             if revision.rewrite:

@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import ending_of, lock_lease, lock_leases
+from ..leases import RENEW, ending_of, lock_lease, lock_leases
 from ..notify.ring import notify_workers
 from ..values import Failure, Lease, Now, Wait
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
@@ -137,12 +137,7 @@ def settle(
 
 
 def write(
-    db: Session,
-    words: Mapping[Lease, str],
-    ending: Ending,
-    *,
-    worker: str,
-    seconds: float | None,
+    db: Session, words: Mapping[Lease, str], ending: Ending, *, worker: str, seconds: float | None
 ) -> None:
     """Write the rows of attempts that end, each with its word."""
     more = int(ending.outcome == Outcome.FAILED)
@@ -270,9 +265,6 @@ class AtomicTransaction:
 # Write what a handler changes of a held task while it runs: its payload.
 
 
-RENEW = """
-UPDATE "perfectqueue_ticket" SET "timer_at" = {until} WHERE "task_id" = %(task_id)s
-"""
 UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
 
 
@@ -287,7 +279,6 @@ def update_payload(
     """
     with in_transaction(using, now=now) as db:
         lock_lease(db, lease)
-        values = {"task_id": lease.task_id}
-        db.execute(RENEW, values, after={"until": alive_time})
-        db.execute(UPDATE, values | {"payload": payload})
+        db.execute(RENEW, after={"until": alive_time}, ids=[lease.task_id], tokens=[lease.token])
+        db.execute(UPDATE, {"task_id": lease.task_id, "payload": payload})
     return lease._replace(payload=payload)

@@ -42,7 +42,6 @@ from .unique import later_keys
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
-FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
 """

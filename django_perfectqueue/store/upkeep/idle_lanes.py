@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
+from math import inf
+from typing import NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -102,35 +103,31 @@ def idle_rows(db: Session, ids: list[int], idle: float) -> list[int]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPosition:
+class SweepPosition(NamedTuple):
     """
     What is needed of the accounts of a queue, or of the lanes behind a gate: those with the
     last finish tags, and accounts ahead of the virtual time.
     """
 
-    competing: bool
-    last_tag: float = 0.0
-    virtual_time: float = 0.0
+    last_tag: float
+    virtual_time: float
 
     def spares(self, virtual_time: float, finish_tag: float, policy: int) -> bool:
-        if not self.competing:
-            return True
-        if finish_tag and finish_tag >= self.last_tag:
-            return False
-        return policy != Policy.FAIR or virtual_time <= self.virtual_time
+        is_last = 0.0 < finish_tag >= self.last_tag
+        is_ahead = policy == Policy.FAIR and virtual_time > self.virtual_time
+        return not (is_last or is_ahead)
 
 
 def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
-    using = db.using
-    users = Account.objects.using(using).filter(queue=queue)
-    held = Hold.objects.using(using).filter(queue=queue)
+    """Return what is needed; where nobody competes, nothing is."""
+    users = Account.objects.using(db.using).filter(queue=queue)
+    held = Hold.objects.using(db.using).filter(queue=queue)
     if not (users.filter(ready=True).exists() or held.exists()):
-        return SweepPosition(competing=False)
-    rows = Lane.objects.using(using).filter(gate=gate) if gate else users
+        return SweepPosition(inf, inf)
+    rows = Lane.objects.using(db.using).filter(gate=gate) if gate else users
     tags = rows.filter(finish_tag__gt=0.0).order_by("-finish_tag")
     last = [*tags.values_list("finish_tag", flat=True)[LAST - 1 : LAST], 0.0]
-    return SweepPosition(True, last[0], floor(db, queue).virtual_time)
+    return SweepPosition(last[0], floor(db, queue).virtual_time)
 
 
 @retry_transaction

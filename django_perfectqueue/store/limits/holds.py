@@ -162,7 +162,7 @@ class Holds:
                 rows[due.id] = due.queue, due.key, opens_at(limit)
             elif not due.more and changed.keys() >= set(due.lanes):
                 rows[due.id] = due.queue, due.key, None
-            elif limit and limit.moment and limit.room <= len(free):
+            elif limit and limit.room <= len(free):
                 later = limit.moment + timedelta(seconds=RECHECK)
                 rows[due.id] = due.queue, due.key, later
         for lane, held in changed.items():
@@ -182,9 +182,7 @@ def holding(keys: Sequence[str], known: Mapping[str, Allowance]) -> str | None:
 
 def opens_at(limit: Allowance) -> datetime | None:
     """Return when the rate of a limit without room lets the next task start, or None."""
-    if limit.wait is None or limit.moment is None:
-        return None
-    return limit.moment + timedelta(seconds=limit.wait)
+    return None if limit.wait is None else limit.moment + timedelta(seconds=limit.wait)
 
 
 def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) -> None:

@@ -76,16 +76,13 @@ def allowances(db: Session, keys: Collection[str], *, lock: bool = False) -> dic
     if lock and len(counted) < len(keys):
         # One was deleted between the two.
         return allowances(db, keys, lock=True)
-    return {key: allowance(db, key, row, *counted.get(key, (0, None))) for key, row in rows.items()}
+    return {key: allowance(db, row, *counted.get(key, (0, None))) for key, row in rows.items()}
 
 
-def allowance(
-    db: Session, key: str, row: Said, running: int, next_at: datetime | None
-) -> Allowance:
+def allowance(db: Session, row: Said, running: int, next_at: datetime | None) -> Allowance:
     max_running, rate, period, burst, paused, at = row
     moment = db.dialect.moment(at)
     return Allowance(
-        key=key,
         # MariaDB returns decimals where a UNION has signed and unsigned numbers.
         max_running=None if max_running is None else int(max_running),
         interval=period / float(rate) if rate else 0.0,

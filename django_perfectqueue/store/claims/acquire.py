@@ -74,33 +74,14 @@ class ClaimResult(NamedTuple):
     frees: bool = False
 
 
-def acquire(
-    queues: Sequence[str],
-    *,
-    limit: int,
-    alive_time: float,
-    holder: int,
-    using: str,
-    now: Now = None,
-    serial: bool = False,
-) -> list[Lease]:
+def acquire(request: ClaimRequest) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks, in the order in which they should run, as a ClaimRequest
-    says.
+    Take due tasks, in the order in which they should run.
 
     An empty answer means that no task is due that may run, with two exceptions. Tasks that others
     move or lock at this moment are left out; these others notify the workers. A task whose
     submitter died before it woke the lane is found within some seconds.
     """
-    request = ClaimRequest(
-        queues=queues,
-        limit=limit,
-        alive_time=alive_time,
-        holder=holder,
-        using=using,
-        now=now,
-        serial=serial,
-    )
     return finish_and_acquire((), request).leases
 
 

@@ -263,14 +263,13 @@ def leased(
     holder: int,
     token: int,
     moment: Callable[[Any], datetime],
-    capped: bool = False,
 ) -> Lease:
     """Return the lease; ``moment`` makes the row's times aware."""
     task_id, attempt, lane, errors, crashes, _rank, last_ending, run_at, _late, *task = row
     *names, created_at, time_limit, context, limits = task
     ticket = task_id, attempt, holder, token, lane, pick.cost, errors, crashes
     given = moment(created_at), moment(run_at), time_limit, context
-    order = capped, pick.finish_tag, pick.is_new, limits, pick.share, pick.weight
+    order = pick.capped, pick.finish_tag, pick.is_new, limits, pick.share, pick.weight
     goes_on = last_ending in GOES_ON
     # In the order of its fields; not by Lease(), which would be one more call for each task.
     return tuple.__new__(Lease, (using, *ticket, *names, *given, *order, goes_on))

@@ -139,12 +139,7 @@ class Lanes:
         self.again = True
         request, usual = self.request, self.usual_cost(queue, users)
         return next_picks(
-            users,
-            count,
-            holder=request.holder,
-            usual=usual,
-            serial=request.serial,
-            rooms=rooms,
+            users, count, holder=request.holder, usual=usual, serial=request.serial, rooms=rooms
         )
 
     def usual_cost(self, queue: str, users: Iterable[UserLanes]) -> float:

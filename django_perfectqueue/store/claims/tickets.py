@@ -75,7 +75,7 @@ class Tickets:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, pick, capped=pick.capped, moment=aware, **whose)
+                lease = leased(row, pick, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
             expire(self.db, self.accounts, lease)

@@ -20,12 +20,7 @@ from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects import dialect_for, dialect_of
 from ..database.dialects.base import Row
-from ..database.transaction import (
-    Session,
-    reading,
-    retry_transaction,
-    shared_operations,
-)
+from ..database.transaction import Session, reading, retry_transaction, shared_operations
 from ..values import ENDED
 from . import datagrams, postgres
 from .datagrams import AT_REST, Notification, SocketListener

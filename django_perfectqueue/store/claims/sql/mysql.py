@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from datetime import timezone
 from operator import methodcaller
 
-from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, named
 from ...values import ClaimRequest
-from .only_lane import LANE, ONLY_LANE, with_lanes
+from .only_lane import LANE, ONLY_LANE, Alone, with_lane
 
 LINE = """
 (SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
@@ -80,14 +79,11 @@ def claim(
     return named(db.rows(READ + db.dialect.current_clause(db.cursor), ids=ids))
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
     asked = {"queue": request.queues[0], "limit": request.limit}
-    claimed = with_lanes(db.rows(LOCK_ALONE, asked))
-    if not claimed:
-        return []
-    lane = claimed[0][1]
+    claimed, lane = with_lane(db.rows(LOCK_ALONE, asked))
+    if lane is None:
+        return [], None
     values = {
         "holder": request.holder,
         "token": token,
@@ -96,11 +92,11 @@ def claim_alone(
         "tasks": len(claimed),
         "charge": lane.charge(abs(lane.cost)) * len(claimed),
     }
-    ids, later = [row.task_id for row, _lane in claimed], db.dialect.later("%(seconds)s")
+    ids, later = [row.task_id for row in claimed], db.dialect.later("%(seconds)s")
     done = db.execute(TAKE_ALONE, values, later=later, ids=ids)
     # Nothing is written where the lane was deleted meanwhile.
     taken = claimed if done.rowcount else []
-    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]
+    return [row._replace(attempt=row.attempt + 1) for row in taken], lane
 
 
 def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
@@ -34,6 +34,8 @@ AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id") >= (
     CASE {lane} {tickets} ELSE {start_ticket} END
 )
 """
+# What was claimed of the only lane, and the lane as it was.
+Alone = tuple[list[ClaimedRow], UserLanes | None]
 LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
 
 
@@ -52,19 +54,19 @@ def from_mark(marks: Watermarks, lane: str) -> str:
     )
 
 
-def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, UserLanes]]:
-    """Return rows that end with the columns of LANE, in line, each with its lane."""
-    claimed = []
-    for *columns, virtual_time, cost, weight, policy in rows:
-        [one] = named([tuple(columns)])
-        lane = UserLanes(
-            id=one.lane,
-            virtual_time=virtual_time,
-            cost=cost,
-            weight=weight,
-            room=None,
-            policy=policy,
-        )
-        claimed.append((one, lane))
+def with_lane(rows: Sequence[Row]) -> Alone:
+    """Return rows that end with the columns of LANE, in line, and their lane; None without rows."""
+    if not rows:
+        return [], None
     # Not by the statement: MySQL and MariaDB would make a temporary table for it.
-    return sorted(claimed, key=lambda one: in_line(one[0]))
+    claimed = sorted(named([row[:-4] for row in rows]), key=in_line)
+    virtual_time, cost, weight, policy = rows[0][-4:]
+    lane = UserLanes(
+        id=claimed[0].lane,
+        virtual_time=virtual_time,
+        cost=cost,
+        weight=weight,
+        room=None,
+        policy=policy,
+    )
+    return claimed, lane

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 
-from ...arithmetic.fair_order import LEAST_COST, UserLanes
+from ...arithmetic.fair_order import LEAST_COST
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, in_line, named
 from ...upkeep.timers import since
 from ...values import START, ClaimRequest, Watermarks
-from .only_lane import LANE, from_mark, with_lanes
+from .only_lane import LANE, Alone, from_mark, with_lane
 
 # Within what Python has: a time that is none holds up nobody.
 EPOCH = """EXTRACT(EPOCH FROM GREATEST(
@@ -126,19 +126,17 @@ def note(marks: Watermarks, rows: Sequence[ClaimedRow], began: float) -> None:
         marks.lanes.update((row.lane, in_line(row)) for row in sorted(rows, key=in_line))
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
     marks, began = request.marks, time.monotonic()
     marks.begin()
     statement = CLAIM_ALONE.replace("{since}", since(db, marks))
     statement = statement.replace("{from_mark}", from_mark(marks, '(SELECT "id" FROM "only")'))
     values = {"queue": request.queues[0], "limit": request.limit}
-    claimed = with_lanes(run(db, statement, values, request, token))
-    note(marks, [row for row, _lane in claimed], began)
+    claimed, lane = with_lane(run(db, statement, values, request, token))
+    note(marks, claimed, began)
     if claimed:
         marks.looked(began, due=False)
-    return claimed
+    return claimed, lane
 
 
 def run(

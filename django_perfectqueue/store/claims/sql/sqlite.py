@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, named
 from ...values import ClaimRequest
-from .only_lane import LANE, ONLY_LANE, with_lanes
+from .only_lane import LANE, ONLY_LANE, Alone, with_lane
 
 CREATED = '"task"."created_at"'
 LINE = """
@@ -85,15 +84,12 @@ def take(db: Session, picked: Sequence[int], request: ClaimRequest, token: int) 
     return ids
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
     asked = {"queue": request.queues[0], "limit": request.limit}
-    claimed = with_lanes(db.execute(READ_ALONE, asked).fetchall())
-    if claimed:
-        take(db, [row.task_id for row, _lane in claimed], request, token)
-        lane = claimed[0][1]
+    claimed, lane = with_lane(db.execute(READ_ALONE, asked).fetchall())
+    if lane is not None:
+        take(db, [row.task_id for row in claimed], request, token)
         charge = lane.charge(abs(lane.cost)) * len(claimed)
         values = {"lane": lane.id, "tasks": len(claimed), "charge": charge}
         db.execute(CHARGE, values)
-    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in claimed]
+    return [row._replace(attempt=row.attempt + 1) for row in claimed], lane

@@ -50,6 +50,7 @@ FILE_AND_MOVE = f"""{FILE}, "held_by" = COALESCE({{holds}}, "held_by"),
     "finish_tag" = CASE WHEN "finish_tag" < {{tags}} THEN {{tags}} ELSE "finish_tag" END
 WHERE "id" IN ({{lanes}})
 """
+# To what is given for each, where it is less.
 RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
@@ -314,7 +315,8 @@ class Accounts:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
             known = db.dialect.charge(db.cursor, entries, db.now)
-            raise_costs(rest, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
+            if least := {id_: one.least_cost for id_, one in own.items() if one.least_cost}:
+                rest.execute(RAISE.replace("{least}", case_of(least)), accounts=sorted(least))
             if known is not None:
                 slept = known
             elif plain and counted:
@@ -364,12 +366,6 @@ class Accounts:
         if moved:
             db.execute(OPEN, accounts=sorted(moved))
         return slept + len(changed) + len(self.holds.late) + len(self.look_up)
-
-
-def raise_costs(db: Session, least: Mapping[int, float]) -> None:
-    """Raise the expected costs of accounts to what is given for each, where they are less."""
-    if least:
-        db.execute(RAISE.replace("{least}", case_of(least)), accounts=sorted(least))
 
 
 def case_of(values: Mapping[int, float]) -> str:

@@ -148,10 +148,6 @@ UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {until}
 WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
     AND "timer_at" < {until}
 """
-LOOK = """
-SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
-WHERE "task_id" IN ({ids}) AND "state" = 2
-"""
 CHARGE = """
 UPDATE "perfectqueue_ticket"{hint} SET "charged" = CASE "task_id" {charges} END
 WHERE "task_id" IN ({ids})
@@ -173,8 +169,8 @@ def heartbeat(
     with (reading if alive_time is None else timely)(using, now=now) as db:
         if alive_time is not None:
             db.execute(RENEW, after={"until": alive_time}, ids=ids, tokens=tokens)
-        rows = db.rows(LOOK, ids=ids)
-    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+        rows = db.rows(HELD, ids=ids)
+    found = {(task_id, token): bool(cancel) for task_id, token, cancel, _charged in rows}
     fences = [lease.fence for lease in leases]
     return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]
 
@@ -203,6 +199,10 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: Now = None) -> None:
 # What a claim reads of a ticket and its task, and the lease that comes of it.
 
 
+LINE = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "state" = 0 AND "lane" = %(lane)s ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
 TICKET = (
     '"ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",'
     ' "ticket"."crashes", "ticket"."rank", "ticket"."last_ending"'

@@ -21,17 +21,14 @@ from ..arithmetic.fair_order import (
 from ..database.dialects.base import Row, numbers
 from ..database.transaction import Session
 from ..lanes.accounts import Accounts
-from ..upkeep.timers import note_look, since
+from ..upkeep.timers import TIMER_DUE, note_look, since
 from ..values import ClaimRequest, Costs
 from .limited import COLUMNS, AccountRow, Limits, named
 
 LANES_READ_AT_LEAST = 8
 NO_VALUES: Mapping[str, str] = {}
 
-AROUND = """, (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
-    ORDER BY "timer_at" LIMIT 1
-) IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
+AROUND = f""", {TIMER_DUE} IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
     SELECT 1 FROM "perfectqueue_limit" WHERE "scope" > 'name' ORDER BY "scope" LIMIT 1
 ) IS NOT NULL, """
 HOLD_DUE = """(

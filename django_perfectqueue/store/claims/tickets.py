@@ -22,7 +22,7 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import TASK, ClaimedRow, in_line, leased
+from ..leases import LINE, TASK, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
 from ..tasks.close import EndedAttempt, add_dead_letters, expire, lock_tickets
 from ..values import ClaimRequest, Failure, Lease, Now, as_text, new_token
@@ -114,10 +114,6 @@ logger = logging.getLogger("django_perfectqueue.database")
 UNREADABLE = "unreadable"
 MOST_ATTEMPTS = 2**31 - 1
 
-FIRST = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "state" = 0 AND "lane" = %(lane)s ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
-"""
 ROW = f"""
 SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
@@ -183,7 +179,7 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     found: list[int] = []
     with reading(using) as db:
         for lane, count in wants.items():
-            rows = db.rows(FIRST, {"lane": lane, "count": count})
+            rows = db.rows(LINE, {"lane": lane, "count": count})
             found += [task_id for (task_id,) in rows]
     return found
 

@@ -26,12 +26,13 @@ MOST = 4 * BATCH
 # and server may move apart between looks, too.
 LATE_COMMIT = 0.5
 
-ANY_DUE = """
-SELECT (
+TIMER_DUE = """(
     SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
     ORDER BY "timer_at" LIMIT 1
-), (
-    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
+)"""
+ANY_DUE = f"""
+SELECT {TIMER_DUE}, (
+    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {{now}} ORDER BY "due_at" LIMIT 1
 )
 """
 DUE = """

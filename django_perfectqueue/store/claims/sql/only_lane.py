@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
 from ...leases import ClaimedRow, in_line, named
+from ...upkeep.timers import TIMER_DUE
 from ...values import START, Watermarks
 
-ONLY_LANE = """(
+NO_TIMER_OR_LIMIT = f"""{TIMER_DUE} IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL"""
+ONLY_LANE = f"""(
     SELECT "id" FROM (
         SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("has_open") AS "has_open",
             MAX("max_running") AS "max_running"
@@ -20,12 +24,7 @@ ONLY_LANE = """(
         ) AS "ready"
     ) AS "first"
     WHERE "count" = 1 AND NOT "has_open" AND "max_running" IS NULL
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}
-            ORDER BY "timer_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND {NO_TIMER_OR_LIMIT.replace("{since}", "")}
 )"""
 FROM_MARK = """
 AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id") >= (

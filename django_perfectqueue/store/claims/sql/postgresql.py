@@ -14,7 +14,7 @@ from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, in_line, named
 from ...upkeep.timers import since
 from ...values import START, ClaimRequest, Watermarks
-from .only_lane import LANE, Alone, from_mark, with_lane
+from .only_lane import LANE, NO_TIMER_OR_LIMIT, Alone, from_mark, with_lane
 
 # Within what Python has: a time that is none holds up nobody.
 EPOCH = """EXTRACT(EPOCH FROM GREATEST(
@@ -63,12 +63,7 @@ WITH "ready" AS (
 "only" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
     WHERE "max_running" IS NULL AND NOT "has_open" AND (SELECT count(*) FROM "ready") = 1
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}{{since}}
-            ORDER BY "timer_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND {NO_TIMER_OR_LIMIT}
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
 "taken" AS (

@@ -9,17 +9,11 @@ from django.utils import timezone
 
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.transaction import Session
-from ...leases import LATE, TASK, TICKET, ClaimedRow, named
+from ...leases import LATE, LINE, TASK, TICKET, ClaimedRow, named
 from ...values import ClaimRequest
 from .only_lane import LANE, ONLY_LANE, Alone, with_lane
 
 CREATED = '"task"."created_at"'
-LINE = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "state" = 0 AND "lane" = %(lane)s
-ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
-"""
-
 TAKE = """
 UPDATE "perfectqueue_ticket"
 SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,

@@ -26,18 +26,15 @@ RUN_AT = EPOCH.format('"ticket"."run_at"')
 # Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time.
 aware = partial(datetime.fromtimestamp, tz=timezone.utc)
 
-CLAIM = f"""
-WITH "want" AS (
-    SELECT * FROM unnest(
-        %(lanes)s::bigint[], %(counts)s::int[], %(ranks)s::int[], %(times)s::float8[],
-        %(ids)s::bigint[]
-    ) AS "want" ("lane", "count", "rank", "time", "id")
-)
+TAKE = f"""
 UPDATE "perfectqueue_ticket" AS "ticket"
 SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
     "token" = %(token)s, "timer_at" = {{later}}
 FROM "perfectqueue_task" AS "task"
-WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY({{line}}))
+RETURNING {TICKET}, {RUN_AT}, COALESCE({LATE}, false), {TASK}
+"""
+WANTED = """
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
         SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
@@ -48,11 +45,21 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         FOR UPDATE SKIP LOCKED
     ) AS "line"
     LIMIT %(limit)s
-))
-RETURNING {TICKET}, {RUN_AT},
-    COALESCE({LATE}, false), {TASK}
+"""
+CLAIM = f"""
+WITH "want" AS (
+    SELECT * FROM unnest(
+        %(lanes)s::bigint[], %(counts)s::int[], %(ranks)s::int[], %(times)s::float8[],
+        %(ids)s::bigint[]
+    ) AS "want" ("lane", "count", "rank", "time", "id")
+) {TAKE.replace("{line}", WANTED)}
 """
 
+OF_ONLY_LANE = """
+    SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){from_mark}
+    ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
 # Not by ONLY_LANE: this reads the lane once.
 CLAIM_ALONE = f"""
 WITH "ready" AS (
@@ -66,20 +73,7 @@ WITH "ready" AS (
         AND {NO_TIMER_OR_LIMIT}
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
-"taken" AS (
-    UPDATE "perfectqueue_ticket" AS "ticket"
-    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "token" = %(token)s, "timer_at" = {{later}}
-    FROM "perfectqueue_task" AS "task"
-    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){{from_mark}}
-        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING {TICKET}, {RUN_AT},
-        COALESCE({LATE}, false), {TASK}
-),
+"taken" AS ({TAKE.replace("{line}", OF_ONLY_LANE)}),
 "charged" AS (
     UPDATE "perfectqueue_account" AS "lane"
     SET "running" = "lane"."running" + "count"."tasks",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome, State, Step
 
-from ..database.dialects.base import FinishReport, cases
+from ..database.dialects.base import cases
 from ..database.transaction import Session, in_transaction, retry_transaction
 from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..leases import ending_of
@@ -331,11 +330,10 @@ def finish(
 def close(
     db: Session, accounts: Accounts, completions: Sequence[Completion], *, worker: str
 ) -> list[Completion]:
-    report = FinishReport(worker, time.monotonic(), db.now)
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
-    closed = db.dialect.finish(db.cursor, list(each.values()), report)
+    closed = db.dialect.finish(db.cursor, list(each.values()), worker, db.now)
     if followed := {fence[0]: by for fence, (by, _charged) in closed.items() if by}:
         note_ended(db, followed, finished=True)
     accounts.end_all(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -47,21 +48,18 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 Held = tuple[bool, float | None]
 
 
-def lock_lease(db: Session, lease: Lease) -> None:
+@contextmanager
+def holding(lease: Lease, *, using: str, now: Now = None) -> Iterator[Session]:
     """
-    Lock the ticket that this lease holds.
+    Open one transaction, or join the caller's, with the ticket locked that this lease holds.
 
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
     """
-    if not lock_leases(db, [lease]):
-        raise PreemptedError(why_not_held(db, lease))
-
-
-def hold(lease: Lease, *, using: str) -> None:
-    """Lock the ticket that this lease holds, in the caller's transaction."""
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with in_transaction(using, now=now) as db:
+        if not lock_leases(db, [lease]):
+            raise PreemptedError(why_not_held(db, lease))
+        yield db
 
 
 @retry_transaction

@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
     together,
 )
-from ..leases import lock_lease
+from ..leases import holding
 from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
@@ -245,8 +245,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 
     Raise PreemptedError when the lease has passed on, InvalidTaskError where one waits for it.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with holding(lease, using=using) as db:
         there = lock_parents(db, sorted(ids)).keys()
         refuse_waiting(db, lease.task_id, set(there))
         links = joined_by(db, lease)
@@ -263,8 +262,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 @retry_transaction
 def leave_joins(lease: Lease, *, using: str) -> None:
     """Have a held task wait for no task; raise PreemptedError when the lease has passed on."""
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with holding(lease, using=using) as db:
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 
 
@@ -275,8 +273,7 @@ def end_join(lease: Lease, wait: Wait, ends: str, *, using: str, now: Now = None
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using, now=now) as db:
-        lock_lease(db, lease)
+    with holding(lease, using=using, now=now) as db:
         keep(db, lease, wait, ends, "result")
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 

@@ -20,7 +20,7 @@ from ..database.transaction import (
     retry_remembering_commits,
     retry_transaction,
 )
-from ..leases import lock_lease
+from ..leases import holding
 from ..notify.ring import notify_workers
 from ..records.dependency_events import note
 from ..values import Lease, Now, Wait
@@ -82,8 +82,7 @@ def keep_step(lease: Lease, name: str, result: str, *, using: str) -> None:
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with holding(lease, using=using) as db:
         keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at")
 
 
@@ -143,8 +142,7 @@ def time_out(lease: Lease, wait: Wait, nothing: str, *, using: str, now: Now = N
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using, now=now) as db:
-        lock_lease(db, lease)
+    with holding(lease, using=using, now=now) as db:
         values = {"task_id": lease.task_id, "name": wait.name}
         found: Row | None = db.execute(SIGNAL, values).fetchone()
         if found is None:

@@ -49,7 +49,7 @@ Held = tuple[bool, float | None]
 
 
 @contextmanager
-def holding(lease: Lease, *, using: str, now: Now = None) -> Iterator[Session]:
+def locked_lease(lease: Lease, *, using: str, now: Now = None) -> Iterator[Session]:
     """
     Open one transaction, or join the caller's, with the ticket locked that this lease holds.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from ..database.transaction import Session, reading
-from ..limits.holds import free_gates, shut_gates
+from ..limits.holds import shut_gates
 from ..values import Now
 
 LANES = 500
@@ -66,7 +66,7 @@ def oldest_due(queues: Sequence[str], *, using: str, now: Now = None) -> dict[st
     found: dict[str, float | None] = dict.fromkeys(queues)
     with reading(using, now=now) as db:
         lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(found)))
-        shut = shut_gates(db, free_gates(db, list(found))) if found else set()
+        shut = shut_gates(db, list(found)) if found else set()
         for begin in range(0, len(found), LINES):
             some = list(found)[begin : begin + LINES]
             for queue, wait in waits(db, some, shut, lanes):

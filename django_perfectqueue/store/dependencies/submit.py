@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
     together,
 )
-from ..leases import holding
+from ..leases import locked_lease
 from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
@@ -245,7 +245,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 
     Raise PreemptedError when the lease has passed on, InvalidTaskError where one waits for it.
     """
-    with holding(lease, using=using) as db:
+    with locked_lease(lease, using=using) as db:
         there = lock_parents(db, sorted(ids)).keys()
         refuse_waiting(db, lease.task_id, set(there))
         links = joined_by(db, lease)
@@ -262,7 +262,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 @retry_transaction
 def leave_joins(lease: Lease, *, using: str) -> None:
     """Have a held task wait for no task; raise PreemptedError when the lease has passed on."""
-    with holding(lease, using=using) as db:
+    with locked_lease(lease, using=using) as db:
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 
 
@@ -273,7 +273,7 @@ def end_join(lease: Lease, wait: Wait, ends: str, *, using: str, now: Now = None
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with holding(lease, using=using, now=now) as db:
+    with locked_lease(lease, using=using, now=now) as db:
         keep(db, lease, wait, ends, "result")
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 

@@ -329,7 +329,8 @@ class Accounts:
         hold, or to none.
         """
         for lane, owner in self.owners(db).items():
-            self.meters.add(owner.keys, self.lanes[lane].running)
+            for key in owner.keys:
+                self.meters.running[key] += self.lanes[lane].running
             if lane in self.yielded:
                 self.meters.starts_back.update(owner.keys)
         self.meters.write(db)

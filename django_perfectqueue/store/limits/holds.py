@@ -239,16 +239,12 @@ def open_again(keys: Collection[str], *, using: str) -> int:
         return open_holds(db, keys)
 
 
-def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:
+def shut_gates(db: Session, queues: Sequence[str]) -> set[int]:
     """
-    Return the sets of limits, as JSON by their hashes, of the first lanes that nothing holds
-    back yet: nobody has looked for tasks there since they were filled.
+    Return the sets of limits that let no task start, by their hashes, of the first lanes that
+    nothing holds back yet: nobody has looked for tasks there since they were filled.
     """
-    return dict(db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues))
-
-
-def shut_gates(db: Session, gates: Mapping[int, str]) -> set[int]:
-    """Return those of the sets of limits, by their hashes, that let no task start."""
-    sets = {gate: names_in(keys) for gate, keys in gates.items()}
+    gates = db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues)
+    sets = {gate: names_in(keys) for gate, keys in gates}
     known = allowances(db, {key for keys in sets.values() for key in keys})
     return {gate for gate, keys in sets.items() if holding(keys, known)}

@@ -167,11 +167,6 @@ class Meters:
             self.before |= {key: (limit.running, limit.room) for key, limit in found.items()}
         return self.known
 
-    def add(self, keys: Iterable[str], running: int) -> None:
-        """Count so many more running tasks behind these limits."""
-        for key in keys:
-            self.running[key] += running
-
     def write(self, db: Session) -> None:
         keys = sorted(key for key in self.running if self.running[key])
         if not keys:

@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import RENEW, ending_of, holding, lock_leases
+from ..leases import RENEW, ending_of, lock_leases, locked_lease
 from ..notify.ring import notify_workers
 from ..values import Failure, Lease, Now, Wait
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
@@ -277,7 +277,7 @@ def update_payload(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with holding(lease, using=using, now=now) as db:
+    with locked_lease(lease, using=using, now=now) as db:
         db.execute(RENEW, after={"until": alive_time}, ids=[lease.task_id], tokens=[lease.token])
         db.execute(UPDATE, {"task_id": lease.task_id, "payload": payload})
     return lease._replace(payload=payload)

@@ -20,7 +20,7 @@ from ..database.transaction import (
     retry_remembering_commits,
     retry_transaction,
 )
-from ..leases import holding
+from ..leases import locked_lease
 from ..notify.ring import notify_workers
 from ..records.dependency_events import note
 from ..values import Lease, Now, Wait
@@ -82,7 +82,7 @@ def keep_step(lease: Lease, name: str, result: str, *, using: str) -> None:
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with holding(lease, using=using) as db:
+    with locked_lease(lease, using=using) as db:
         keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at")
 
 
@@ -142,7 +142,7 @@ def time_out(lease: Lease, wait: Wait, nothing: str, *, using: str, now: Now = N
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with holding(lease, using=using, now=now) as db:
+    with locked_lease(lease, using=using, now=now) as db:
         values = {"task_id": lease.task_id, "name": wait.name}
         found: Row | None = db.execute(SIGNAL, values).fetchone()
         if found is None:

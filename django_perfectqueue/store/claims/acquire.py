@@ -49,13 +49,6 @@ ROUNDS_IN_VAIN = 20
 TURNS_READ = 50
 
 
-class Claimed(NamedTuple):
-    """What was taken, and which of the tasks to be finished were refused."""
-
-    leases: list[Lease]
-    refused: list[Completion]
-
-
 class ClaimResult(NamedTuple):
     """
     What one transaction took and refused.
@@ -76,19 +69,22 @@ class ClaimResult(NamedTuple):
 
 def acquire(request: ClaimRequest) -> list[Lease]:
     """
-    Take due tasks, in the order in which they should run.
+    Take the tasks that are asked for, in the order in which they should run.
 
     An empty answer means that no task is due that may run, with two exceptions. Tasks that others
     move or lock at this moment are left out; these others notify the workers. A task whose
     submitter died before it woke the lane is found within some seconds.
     """
-    return finish_and_acquire((), request).leases
+    return finish_and_acquire((), request)[0]
 
 
 def finish_and_acquire(
     finished: Sequence[Completion], request: ClaimRequest, *, worker: str = ""
-) -> Claimed:
-    """Close tasks as finish() does, and take others in the same transaction."""
+) -> tuple[list[Lease], list[Completion]]:
+    """
+    Close tasks as finish() does, and take others in the same transaction; return what was taken,
+    and which completions were refused.
+    """
     refused: list[Completion] = []
     if any(map(attrgetter("lease.capped"), finished)):
         # Close these first: until then they count against caps and limits.
@@ -110,7 +106,7 @@ def finish_and_acquire(
         wide = result.stopped and not result.timers_due
         result = past_unreadable(partial(claim, request, using=using, wide=wide), request)
         repeats += 1
-    return Claimed(result.leases, refused)
+    return result.leases, refused
 
 
 def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:

@@ -356,8 +356,7 @@ class Accounts:
         ended = {lane for lane in owners if self.lanes[lane].finish_tag}
         if lanes := sorted(ended | changed.keys() | self.holds.late):
             tags = case_of({lane: self.lanes[lane].finish_tag for lane in lanes})
-            holds = case_of(changed) if changed else "NULL"
-            statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", holds)
+            statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", case_of(changed))
             db.execute(statement, lanes=lanes)
         short = sorted(self.limited.keys() & self.short)
         slept = db.execute(DOZE, lanes=short).rowcount if short else 0
@@ -370,5 +369,5 @@ class Accounts:
 
 
 def case_of(values: Mapping[int, float]) -> str:
-    """Return the SQL of one value for each row, by its id."""
-    return f'CASE "id" {cases(sorted(values.items()))} END'
+    """Return the SQL of one value for each row, by its id; of other rows it is null."""
+    return f'CASE "id" {cases(sorted(values.items()))} END' if values else "NULL"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
@@ -31,7 +31,7 @@ from ..database.transaction import (
     reading,
     retry_remembering_commits,
 )
-from ..lanes.accounts import Accounts
+from ..lanes.accounts import Accounts, case_of
 from ..lanes.wake import wake_sleeping
 from ..limits.meters import lane_behind
 from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
@@ -220,7 +220,7 @@ def retry_dead(db: Session, ids: Collection[int]) -> dict[int, str]:
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
         notify_workers(queue, using=db.using, lanes=own, wake=wake_sleeping)
-    of_lanes, by = cases(lanes), whens(followed)
+    of_lanes, by = cases(lanes), case_of(followed)
     db.execute(REQUEUE, ids=back, children=children, lanes=of_lanes, followed=by)
     links = Dependency.objects.using(db.using)
     # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
@@ -240,11 +240,6 @@ def replaced(db: Session, dead: Sequence[Row]) -> dict[int, str]:
     """Return by id the later keys of those dead tasks of whose key only the last is to live."""
     unique = {row[0]: (row[1], row[5]) for row in dead if part(row[6], "unique")}
     return later_keys(db, unique)
-
-
-def whens(followed: Mapping[int, int]) -> str:
-    """Return the SQL of who follows each task."""
-    return f'CASE "id" {cases(followed.items())} ELSE NULL END' if followed else "NULL"
 
 
 def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]]:

@@ -188,7 +188,7 @@ class StepTests(TransactionTestCase):
 
         for type_ in ("report", "dropped", "again", "unwanted"):
             submit(type_, type=type_, now=None)
-        taken = store.acquire(["default"], limit=4, alive_time=300, holder=7, using="default")
+        taken = acquire(4, lease=300, holder=7, now=None)
         Queue()["unwanted"].cancel_request()
         routes = {"report": Report, "dropped": Dropped, "again": Again, "unwanted": Report}
         self.reported()

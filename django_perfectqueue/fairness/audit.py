@@ -66,16 +66,12 @@ def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
     rows = type(instance)._base_manager.using(using)
     before = rows.filter(pk=instance.pk).first() if instance.pk else None
     setattr(instance, FORMER, before)
-    if isinstance(instance, FairShare | Limit):
-        sign_pause(instance)
-
-
-def sign_pause(rule: FairShare | Limit) -> None:
-    before: FairShare | Limit | None = getattr(rule, FORMER)
-    if not rule.paused:
-        rule.paused_until, rule.note, rule.paused_by = None, "", ""
-    elif before is None or any(getattr(before, name) != getattr(rule, name) for name in PAUSE):
-        rule.paused_by = actor.get()
+    if isinstance(instance, QueueShare):
+        return
+    if not instance.paused:
+        instance.paused_until, instance.note, instance.paused_by = None, "", ""
+    elif before is None or any(getattr(before, name) != getattr(instance, name) for name in PAUSE):
+        instance.paused_by = actor.get()
 
 
 def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:

@@ -52,7 +52,9 @@ def declare(where: str, limits: object) -> None:
     """
     try:
         for template in checked_templates(limits):
-            name = limit_of(template)
+            # It covers the names that are made of the template: one, or a family.
+            (text, field), *_others = parts(template)
+            name = text + FAMILY if field else text
             terms = terms_of(limits[template]) if isinstance(limits, Mapping) else {}
             place, known = declared.get(name, (where, {}))
             if terms and known not in ({}, terms) and place != where:
@@ -71,12 +73,6 @@ def declare_noted() -> Iterator[ConfigError]:
             declare(where, limits)
         except ConfigError as error:
             yield error
-
-
-def limit_of(template: str) -> str:
-    """Return which limit covers the names that are made of a template: a name, or a family."""
-    (text, field), *_others = parts(template)
-    return text + FAMILY if field else text
 
 
 def terms_of(said: object) -> Terms:

@@ -11,13 +11,7 @@ from django.db.models import Field, FloatField, QuerySet
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.checks import AWARE, LARGEST, TRUE_OR_FALSE, Check, number, text, whole
-from django_perfectqueue.models import (
-    EVERYONE,
-    MOST_BURST_TIME,
-    FairShare,
-    Limit,
-    QueueShare,
-)
+from django_perfectqueue.models import EVERYONE, MOST_BURST_TIME, FairShare, Limit, QueueShare
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.database.transaction import (
     in_transaction,

@@ -168,7 +168,7 @@ class ResultWaiter:
                 f"Not ended in queue '{self.queue}' after {self.timeout:g} s:"
                 f" {list_keys(self.keys)}."
             )
-        if store.notify.in_callers_transaction(self.using):
+        if store.database.is_callers(self.using):
             raise exceptions.WaitInTransactionError(
                 f"A transaction is open, in which the end of {list_keys(self.keys)} may never be"
                 " seen; and what was submitted in it does not run before it commits."

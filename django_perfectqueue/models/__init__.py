@@ -62,4 +62,3 @@ from .worker import Bucket as Bucket
 from .worker import Overview as Overview
 from .worker import Usage as Usage
 from .worker import Worker as Worker
-from .worker import WorkerQuerySet as WorkerQuerySet

@@ -235,13 +235,15 @@ class Task(Undeletable):
         return None if self.result_text is None else codecs.decode(self.result_text)
 
 
-def of_task(related_name: str, name: StrPromise | None = None) -> models.ForeignKey[Task, Task]:
-    """Return the column of a task of which there may be several rows; another index has it."""
+def of_task(
+    related_name: str, name: StrPromise | None = None, *, db_index: bool = False
+) -> models.ForeignKey[Task, Task]:
+    """Return the column of a task of which there may be several rows; another index may have it."""
     return models.ForeignKey(
         Task,
         models.DO_NOTHING,
         db_constraint=False,
-        db_index=False,
+        db_index=db_index,
         related_name=related_name,
         verbose_name=name or _("task"),
     )
@@ -275,13 +277,7 @@ class Attempt(models.Model):
         CANCELLED = "cancelled", _("cancelled")
         LOST = "lost", _("lost")
 
-    task = models.ForeignKey(
-        Task,
-        models.DO_NOTHING,
-        db_constraint=False,
-        related_name="attempts",
-        verbose_name=_("task"),
-    )
+    task = of_task("attempts", db_index=True)
     number = models.IntegerField(_("number"))
     ending = models.CharField(_("ending"), max_length=9, choices=Ending.choices)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")

@@ -147,7 +147,7 @@ class Batch:
                     f"Batch '{self.name}' has not ended after {seconds:g} s: {found.open} of"
                     f" {found.total} tasks are open."
                 )
-            if store.notify.in_callers_transaction(self.using):
+            if store.database.is_callers(self.using):
                 raise WaitInTransactionError(
                     f"A transaction is open, in which the end of batch '{self.name}' may never be"
                     " seen. Wait after the atomic block."

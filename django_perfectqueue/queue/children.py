@@ -43,8 +43,8 @@ def run_child(steps: Steps, name: str, submit: Callable[[], Any]) -> Any:
             if next(tries):
                 # The commit of the try before may yet come through: it is waited for. What is read
                 # then says whether the step was kept.
-                store.leases.hold(steps.task.lease, using=steps.using)
-                steps.read()
+                with store.leases.locked_lease(steps.task.lease, using=steps.using):
+                    steps.read()
                 steps.used.pop((Kind.STEP, name), None)
             return steps.run(name, store_child)
 

@@ -195,7 +195,7 @@ def in_transaction() -> bool:
     """Return whether an exception here may undo a transaction, but for that of a TestCase."""
     opened = connections.all(initialized_only=True)
     return any(
-        is_in_block(one) if one.in_atomic_block else store.notify.in_callers_transaction(one.alias)
+        is_in_block(one) if one.in_atomic_block else store.database.is_callers(one.alias)
         for one in opened
     )
 

@@ -14,7 +14,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import WaitInTransactionError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
-from django_perfectqueue.store.values import Now, new_holder
+from django_perfectqueue.store.values import ClaimRequest, Now, new_holder
 
 from .acquired import AcquiredTask
 
@@ -41,14 +41,15 @@ class Taking:
         """
         usual = max(UNTENDED, options().ALIVE_TIME)
         alive_time = checked_duration("alive_time", alive_time or None) or usual
-        leases = store.acquire(
-            [self.name],
+        request = ClaimRequest(
+            queues=[self.name],
             limit=limit,
             alive_time=alive_time,
             holder=new_holder(),
             using=self.using,
             now=now,
         )
+        leases = store.acquire(request)
         return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
@@ -108,7 +109,7 @@ def pauses(queue: str, *, using: str, timeout: float | None) -> Iterator[float]:
     Ever longer, up to half a second, and until the clock has something due. ``timeout`` is in
     seconds, None for ever. Raise WaitInTransactionError in an open transaction.
     """
-    if store.notify.in_callers_transaction(using):
+    if store.database.is_callers(using):
         raise WaitInTransactionError(
             f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
             " Poll with a timeout outside of the atomic block."

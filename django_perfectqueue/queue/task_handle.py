@@ -330,7 +330,7 @@ class MergedTask(TaskHandle):
 
     @property
     def is_committed(self) -> bool:
-        return not store.notify.in_callers_transaction(self.using)
+        return not store.database.is_callers(self.using)
 
     @property
     def key(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -47,21 +48,18 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 Held = tuple[bool, float | None]
 
 
-def lock_lease(db: Session, lease: Lease) -> None:
+@contextmanager
+def locked_lease(lease: Lease, *, using: str, now: Now = None) -> Iterator[Session]:
     """
-    Lock the ticket that this lease holds.
+    Open one transaction, or join the caller's, with the ticket locked that this lease holds.
 
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
     """
-    if not lock_leases(db, [lease]):
-        raise PreemptedError(why_not_held(db, lease))
-
-
-def hold(lease: Lease, *, using: str) -> None:
-    """Lock the ticket that this lease holds, in the caller's transaction."""
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with in_transaction(using, now=now) as db:
+        if not lock_leases(db, [lease]):
+            raise PreemptedError(why_not_held(db, lease))
+        yield db
 
 
 @retry_transaction
@@ -79,7 +77,7 @@ def why_not_held(db: Session, lease: Lease) -> str:
 
 def row_of(db: Session, lease: Lease) -> TaskQuerySet:
     """Return the row of the task, unless another has its id."""
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias)
+    rows = TaskQuerySet(Task, using=db.using)
     return rows.filter(pk=lease.task_id, queue=lease.queue, key=lease.key)
 
 
@@ -122,7 +120,7 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
 
 def ending_of(db: Session, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
-    tickets = Ticket.objects.using(db.cursor.db.alias).select_for_update()
+    tickets = Ticket.objects.using(db.using).select_for_update()
     held = tickets.filter(pk=lease.task_id)
     row = held.values_list("token", "state", "attempt", "last_ending").first()
     if row is None:
@@ -148,10 +146,6 @@ UPDATE "perfectqueue_ticket"{hint} SET "timer_at" = {until}
 WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
     AND "timer_at" < {until}
 """
-LOOK = """
-SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
-WHERE "task_id" IN ({ids}) AND "state" = 2
-"""
 CHARGE = """
 UPDATE "perfectqueue_ticket"{hint} SET "charged" = CASE "task_id" {charges} END
 WHERE "task_id" IN ({ids})
@@ -170,11 +164,11 @@ def heartbeat(
     """
     ids = sorted(lease.task_id for lease in leases)
     tokens = sorted({lease.token for lease in leases})
-    with (reading if alive_time is None else timely)(using) as db:
+    with (reading if alive_time is None else timely)(using, now=now) as db:
         if alive_time is not None:
-            db.execute(RENEW, now=now, after={"until": alive_time}, ids=ids, tokens=tokens)
-        rows = db.rows(LOOK, ids=ids)
-    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+            db.execute(RENEW, after={"until": alive_time}, ids=ids, tokens=tokens)
+        rows = db.rows(HELD, ids=ids)
+    found = {(task_id, token): bool(cancel) for task_id, token, cancel, _charged in rows}
     fences = [lease.fence for lease in leases]
     return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]
 
@@ -188,8 +182,8 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: Now = None) -> None:
     A lease that has passed on charges nothing. The tickets keep what was charged: who ends a
     task corrects that, and a repetition charges nothing more.
     """
-    with in_transaction(using) as db:
-        accounts = Accounts(now)
+    with in_transaction(using, now=now) as db:
+        accounts = Accounts()
         # The one who has locked a ticket ends its task, and charges for all of it.
         held = lock_leases(db, list(ran), db.dialect.skip_clause)
         for lease, (_cancel, charged) in held.items():
@@ -203,6 +197,10 @@ def charge(ran: Mapping[Lease, float], *, using: str, now: Now = None) -> None:
 # What a claim reads of a ticket and its task, and the lease that comes of it.
 
 
+LINE = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "state" = 0 AND "lane" = %(lane)s ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
 TICKET = (
     '"ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",'
     ' "ticket"."crashes", "ticket"."rank", "ticket"."last_ending"'
@@ -263,14 +261,13 @@ def leased(
     holder: int,
     token: int,
     moment: Callable[[Any], datetime],
-    capped: bool = False,
 ) -> Lease:
     """Return the lease; ``moment`` makes the row's times aware."""
     task_id, attempt, lane, errors, crashes, _rank, last_ending, run_at, _late, *task = row
     *names, created_at, time_limit, context, limits = task
     ticket = task_id, attempt, holder, token, lane, pick.cost, errors, crashes
     given = moment(created_at), moment(run_at), time_limit, context
-    order = capped, pick.finish_tag, pick.is_new, limits, pick.share, pick.weight
+    order = pick.capped, pick.finish_tag, pick.is_new, limits, pick.share, pick.weight
     goes_on = last_ending in GOES_ON
     # In the order of its fields; not by Lease(), which would be one more call for each task.
     return tuple.__new__(Lease, (using, *ticket, *names, *given, *order, goes_on))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -31,7 +31,7 @@ from .notify.ring import notify_workers
 from .tasks.steer import cancel_each
 from .tasks.submit import in_chunks, submit
 from .upkeep.timers import MOST, are_due, fire_timers
-from .values import Ids, Now, Submission, Watermarks, as_text, put_in_others
+from .values import Ids, Name, Now, Submission, Watermarks, as_text, put_in_others
 
 # So many ticks of one schedule are submitted by one look, and so many may wait.
 MOST_AT_ONCE = 1_000
@@ -332,7 +332,7 @@ def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> S
     )
 
 
-def submit_terms(given: Sequence[Submission], *, using: str) -> Mapping[tuple[str, str], int]:
+def submit_terms(given: Sequence[Submission], *, using: str) -> Ids:
     """Submit tasks, with the tags and sequences that they have."""
     if any(task.after or task.tags for task in given):
         return submit_linked(submit, given, using=using)
@@ -351,7 +351,7 @@ def key_of(name: str, tick: datetime) -> str:
     return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 
-def known_tasks(row: Schedule, keys: Sequence[tuple[str, str]], *, using: str) -> Ids:
+def known_tasks(row: Schedule, keys: Sequence[Name], *, using: str) -> Ids:
     """
     Return the tasks that ticks had before, as after a backfill.
 
@@ -374,7 +374,7 @@ def submit_ticks(
     now: datetime,
     *,
     using: str,
-    submit: Callable[..., Mapping[tuple[str, str], int]] = submit_terms,
+    submit: Callable[..., Ids] = submit_terms,
 ) -> None:
     """Submit tasks for these ticks, beside the cursor; the row is not saved."""
     given = [submission(row, tick, now, using=using) for tick in ticks]

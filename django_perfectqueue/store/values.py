@@ -27,8 +27,10 @@ ENDED = "perfectqueue_ended_"
 Moment = datetime | timedelta
 # The time where a caller gives it; None is for the server's clock.
 Now = datetime | None
+# What a task is known by: its queue and its key.
+Name = tuple[str, str]
 # The ids of tasks by queue and key.
-Ids = dict[tuple[str, str], int]
+Ids = dict[Name, int]
 
 
 class Parent(NamedTuple):
@@ -39,7 +41,7 @@ class Parent(NamedTuple):
     id: int | None = None
 
     @property
-    def name(self) -> tuple[str, str]:
+    def name(self) -> Name:
         return self.queue, self.key
 
     @classmethod

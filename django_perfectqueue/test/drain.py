@@ -21,7 +21,7 @@ from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.payload.inputs import Duration, checked_duration
 from django_perfectqueue.queue import Queue, database
 from django_perfectqueue.store.tasks.steer import steer_waiting
-from django_perfectqueue.store.values import Now, new_holder
+from django_perfectqueue.store.values import ClaimRequest, Now, new_holder
 from django_perfectqueue.worker.discovery import workers_dispatch
 
 from .inline_runner import HeldTask, InlineRunner, Run, is_trouble, raise_error
@@ -163,15 +163,15 @@ class Drain:
         )
         if not queues:
             return None
-        leases = store.acquire(
-            queues,
+        request = ClaimRequest(
+            queues=queues,
             limit=1,
             alive_time=self.alive_time,
             holder=self.holder,
             using=self.using,
             now=self.moment,
         )
-        for lease in leases:
+        for lease in store.acquire(request):
             task = HeldTask(lease, alive_time=self.alive_time, worker=self.worker)
             task.moment = self.moment
             return task

@@ -31,6 +31,7 @@ from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
 from ..application import surroundings
+from ..factories import acquire
 from ..worker.forked import SILENT
 from ..worker.workers import WorkerTestCase
 from .inline import run_due
@@ -357,7 +358,7 @@ class AudienceTests(TestCase):
 class ForceTests(TestCase):
     def add_dead_letters(self):
         """Do what is done for tasks that were ended by force after 60 s."""
-        taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
+        taken = acquire(2, lease=300, holder=7, now=None)
         leftovers = Leftovers(
             holder=7,
             loss=Loss(worker="host:1", why=store.Failure()),

@@ -103,7 +103,7 @@ class TransactionTests(TestCase):
         with transaction.atomic():
             self.assertEqual(Queue().poll("5s").key, "k1")
         self.assertIsNone(Queue().poll())
-        with mock.patch.object(store.notify, "in_callers_transaction", return_value=True):
+        with mock.patch.object(store.database, "is_callers", return_value=True):
             for wait in ("5s", None):
                 with self.assertRaises(WaitInTransactionError):
                     Queue().poll(wait)

@@ -470,7 +470,7 @@ class CrashTests(TransactionTestCase):
         return Group.objects.count()
 
     def test_death_before_the_commit_runs_the_function_again(self):
-        self.assertEqual(self.step_and_die(stored_steps, "lock_lease"), 2)
+        self.assertEqual(self.step_and_die(stored_steps, "keep"), 2)
 
     def test_death_after_the_commit_does_not(self):
         self.assertEqual(self.step_and_die(store.steps, "keep_step"), 1)

@@ -49,9 +49,8 @@ def acquired(count=BATCH, holder=7):
 
 
 def acquire(count=BATCH, holder=7, **options):
-    return store.acquire(
-        ["default"], limit=count, alive_time=300.0, holder=holder, **USING, **options
-    )
+    whose = {"limit": count, "alive_time": 300.0, "holder": holder}
+    return store.acquire(ClaimRequest(queues=["default"], **whose, **USING, **options))
 
 
 def finish(leases, _holder):

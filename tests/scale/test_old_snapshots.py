@@ -82,7 +82,7 @@ class OldSnapshotTests(TransactionTestCase):
             using="default",
             marks=self.marks,
         )
-        return store.finish_and_acquire((), request).leases
+        return store.acquire(request)
 
     def take_alone(self):
         request = store.values.ClaimRequest(

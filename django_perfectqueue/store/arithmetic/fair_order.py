@@ -127,10 +127,6 @@ class UserLanes:
         capped = self.room is not None or bool(lane & 1)
         return Pick(lane, cost, count, tag, self.cost < 0, self.share, capped, self.weight)
 
-    def at_once(self, cost: float, quantum: float) -> int:
-        """Return how many of its tasks are served in one turn."""
-        return 1 if self.policy == SLOTS else tasks_in_a_row(cost, quantum)
-
     def serve(
         self, rooms: MutableMapping[str, int], cost: float, taken: int, count: int
     ) -> list[Pick]:
@@ -319,7 +315,7 @@ def first_turns(
     for position, user in enumerate(users):
         if user.room is None or user.room > 0:
             cost = user.charge(usual)
-            size = user.at_once(cost, quantum)
+            size = 1 if user.policy == SLOTS else tasks_in_a_row(cost, quantum)
             taste = hash((holder, user.id)) if size > 1 else None
             key = place(user, 1, user.first(cost), taste, quantum)
             turns.append((user.spare == 0, *key, position, cost, 0, size, taste))

@@ -43,14 +43,13 @@ class Allowance:
     1996), which keeps a token bucket in a single time.
     """
 
-    key: str
-    max_running: int | None = None
-    interval: float = 0.0
-    burst: int = 1
-    paused: bool = False
-    running: int = 0
-    ahead: float = 0.0
-    moment: datetime | None = None
+    max_running: int | None
+    interval: float
+    burst: int
+    paused: bool
+    running: int
+    ahead: float
+    moment: datetime
 
     def __post_init__(self) -> None:
         self.ahead = max(self.ahead, 0.0)
@@ -81,15 +80,13 @@ class Allowance:
             return None
         return max(0.0, self.ahead - (self.burst - 1) * self.interval)
 
-    def begin(self, count: int = 1) -> None:
+    def begin(self, count: int) -> None:
         self.running += count
         self.ahead += count * self.interval
 
     @property
-    def next_at(self) -> datetime | None:
+    def next_at(self) -> datetime:
         """When the next start lies that would come evenly."""
-        if self.moment is None:
-            return None
         return self.moment + timedelta(seconds=self.ahead)
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from django.db import connections
 from django.db.models import Exists, OuterRef, Q
 
 from django_perfectqueue.models import Account, State, Ticket
@@ -50,13 +49,6 @@ ROUNDS_IN_VAIN = 20
 TURNS_READ = 50
 
 
-class Claimed(NamedTuple):
-    """What was taken, and which of the tasks to be finished were refused."""
-
-    leases: list[Lease]
-    refused: list[Completion]
-
-
 class ClaimResult(NamedTuple):
     """
     What one transaction took and refused.
@@ -75,40 +67,24 @@ class ClaimResult(NamedTuple):
     frees: bool = False
 
 
-def acquire(
-    queues: Sequence[str],
-    *,
-    limit: int,
-    alive_time: float,
-    holder: int,
-    using: str,
-    now: Now = None,
-    serial: bool = False,
-) -> list[Lease]:
+def acquire(request: ClaimRequest) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks, in the order in which they should run, as a ClaimRequest
-    says.
+    Take the tasks that are asked for, in the order in which they should run.
 
     An empty answer means that no task is due that may run, with two exceptions. Tasks that others
     move or lock at this moment are left out; these others notify the workers. A task whose
     submitter died before it woke the lane is found within some seconds.
     """
-    request = ClaimRequest(
-        queues=queues,
-        limit=limit,
-        alive_time=alive_time,
-        holder=holder,
-        using=using,
-        now=now,
-        serial=serial,
-    )
-    return finish_and_acquire((), request).leases
+    return finish_and_acquire((), request)[0]
 
 
 def finish_and_acquire(
     finished: Sequence[Completion], request: ClaimRequest, *, worker: str = ""
-) -> Claimed:
-    """Close tasks as finish() does, and take others in the same transaction."""
+) -> tuple[list[Lease], list[Completion]]:
+    """
+    Close tasks as finish() does, and take others in the same transaction; return what was taken,
+    and which completions were refused.
+    """
     refused: list[Completion] = []
     if any(map(attrgetter("lease.capped"), finished)):
         # Close these first: until then they count against caps and limits.
@@ -130,7 +106,7 @@ def finish_and_acquire(
         wide = result.stopped and not result.timers_due
         result = past_unreadable(partial(claim, request, using=using, wide=wide), request)
         repeats += 1
-    return Claimed(result.leases, refused)
+    return result.leases, refused
 
 
 def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:
@@ -164,15 +140,15 @@ def claim(
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.
     """
     refused: list[Completion] = []
-    durable = bool(finished) or is_callers(connections[using])
-    with in_transaction(using) as db:
+    durable = bool(finished) or is_callers(using)
+    with in_transaction(using, now=request.now) as db:
         for lost in tries:
             if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
         request.marks.begin()
-        accounts = Accounts(request.now)
+        accounts = Accounts()
         if finished:
-            refused = close(db, accounts, finished, worker=worker, now=request.now)
+            refused = close(db, accounts, finished, worker=worker)
             if len(finished) < request.limit and will_follow(db.cursor.db):
                 # What waits for these is due once this is committed; where fewer ran than are
                 # asked for, little else is.
@@ -237,11 +213,7 @@ def serve(lanes: Lanes, tickets: Tickets, queue: str, limit: int) -> list[Lease]
 
 
 def result_of(
-    lanes: Lanes,
-    tickets: Tickets,
-    leases: list[Lease],
-    refused: list[Completion],
-    slept: int,
+    lanes: Lanes, tickets: Tickets, leases: list[Lease], refused: list[Completion], slept: int
 ) -> ClaimResult:
     """Return what was found, after ``slept`` lanes were put to sleep or behind a hold."""
     limits = lanes.limits
@@ -321,7 +293,7 @@ def look(
     marks = marks or Watermarks()
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     above, below = costs or (0.0, 0.0)
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         opens_at = "".join(f", {NEXT.replace('{queue}', name)}" for name in names)
         after, mark = since(db, marks), from_mark(marks, '"own"."id"')
         in_lane = db.dialect.in_lane.replace("{lane}", '"own"."id"') + mark
@@ -334,7 +306,7 @@ def look(
             statement = statement.replace('"ready" = TRUE', f'"ready" = TRUE AND {OF_COSTS}')
         values = {**names, "most": LANES_PROBED, "above": above, "below": below}
         began = time.monotonic()
-        row = db.execute(statement, values, now=now).fetchone()
+        row = db.execute(statement, values).fetchone()
     moment, timer, tick, waiting, *opens = row
 
     def seconds_until(*times: datetime | None) -> float | None:
@@ -374,7 +346,7 @@ def may_start_again(lease: Lease) -> bool:
 
     def look() -> bool:
         with reading(lease.using) as db:
-            if not all(one.serves for one in allowances(db, keys, None).values()):
+            if not all(one.serves for one in allowances(db, keys).values()):
                 return False
         return not own.filter(Q(paused=True) | Q(max_running=0)).exists()
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from ..database.transaction import Session, reading
-from ..limits.holds import free_gates, shut_gates
+from ..limits.holds import shut_gates
 from ..values import Now
 
 LANES = 500
@@ -64,18 +64,18 @@ def oldest_due(queues: Sequence[str], *, using: str, now: Now = None) -> dict[st
     are.
     """
     found: dict[str, float | None] = dict.fromkeys(queues)
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(found)))
-        shut = shut_gates(db, free_gates(db, list(found)), now) if found else set()
+        shut = shut_gates(db, list(found)) if found else set()
         for begin in range(0, len(found), LINES):
             some = list(found)[begin : begin + LINES]
-            for queue, wait in waits(db, some, shut, lanes, now):
+            for queue, wait in waits(db, some, shut, lanes):
                 found[queue] = max(found[queue] or 0.0, wait)
     return found
 
 
 def waits(
-    db: Session, queues: Sequence[str], shut: Collection[int], lanes: int, now: Now
+    db: Session, queues: Sequence[str], shut: Collection[int], lanes: int
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
@@ -86,7 +86,7 @@ def waits(
             OLDEST.replace("{order}", order).replace("{end}", end).replace("{n}", str(number))
             for order, end in product(DIRECTIONS, DIRECTIONS)
         ]
-    rows = db.rows(" UNION ALL ".join(parts), values, now=now, shut=sorted(shut) or [1])
+    rows = db.rows(" UNION ALL ".join(parts), values, shut=sorted(shut) or [1])
     for queue, moment, run_at in rows:
         if run_at is not None:
             wait = db.dialect.moment(moment) - db.dialect.moment(run_at)
@@ -100,8 +100,8 @@ def overdue(*, using: str, now: Now = None) -> float | None:
     It is of a lease that has lapsed, or of a task whose time has come. None means that no timer
     is due.
     """
-    with reading(using) as db:
-        row = db.execute(OVERDUE, now=now).fetchone()
+    with reading(using, now=now) as db:
+        row = db.execute(OVERDUE).fetchone()
         if row is None:
             return None
         return (db.dialect.moment(row[0]) - db.dialect.moment(row[1])).total_seconds()

@@ -23,7 +23,7 @@ from ..arithmetic.fair_order import (
 from ..database.dialects.base import Row, numbers
 from ..database.transaction import Session
 from ..lanes.accounts import Accounts
-from ..upkeep.timers import note_look, since
+from ..upkeep.timers import TIMER_DUE, note_look, since
 from ..values import ClaimRequest, Costs, Watermarks
 from .limited import COLUMNS, AccountRow, Limits, named
 
@@ -32,10 +32,7 @@ LANES_READ_AT_LEAST = 8
 AHEAD = 4.0
 NO_VALUES: Mapping[str, str] = {}
 
-AROUND = """, (
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
-    ORDER BY "timer_at" LIMIT 1
-) IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
+AROUND = f""", {TIMER_DUE} IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (
     SELECT 1 FROM "perfectqueue_limit" WHERE "scope" > 'name' ORDER BY "scope" LIMIT 1
 ) IS NOT NULL, """
 HOLD_DUE = """(
@@ -200,7 +197,7 @@ class Lanes:
         self.ahead[queue] = named(found)
         (self.cut.add if len(found) >= count else self.cut.discard)(queue)
         if first:
-            [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names, now=self.request.now)
+            [row] = found[:1] or self.db.rows(f"SELECT 1{around}", names)
             *_columns, self.timers_due, any_, scoped, due = row
             self.timers_first = bool(self.after_timers and self.timers_due)
             note_look(self.db, self.request.marks, began, due=self.timers_due)
@@ -242,7 +239,7 @@ class Lanes:
         statement = statement.replace("{from_turn}", marks.from_turn(queue) if keeps else "")
         statement = statement.replace("{more}", more).replace("{closed}", closed)
         began = time.monotonic()
-        rows: list[Row] = self.db.execute(statement, given, now=self.request.now).fetchall()
+        rows: list[Row] = self.db.execute(statement, given).fetchall()
         if keeps and rows and not self.closed and marks.users_read(queue, began):
             note_first_turn(marks, queue, named(rows))
         return rows

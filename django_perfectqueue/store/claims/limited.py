@@ -147,7 +147,7 @@ class Limits:
         for queue in request.queues:
             if queue not in by.ahead:
                 by.read_ahead(queue, self.count)
-        self.due = due_holds(by.db, request.queues, self.count, request.now) if due else []
+        self.due = due_holds(by.db, request.queues, self.count) if due else []
         self.read_open(request.queues)
         keys = {key for own in self.keys.values() for key in own}
         # What is held is read for its other limits: it is read again under the lock.
@@ -155,7 +155,7 @@ class Limits:
         for (text,) in self.under(KEYS, {hold.id: each for hold in self.due}):
             keys.update(names_in(text))
         keys |= {hold.key for hold in self.due} | by.accounts.keys(by.db)
-        self.allowed = by.accounts.meters.lock(by.db, keys, request.now)
+        self.allowed = by.accounts.meters.lock(by.db, keys)
         self.read_due(self.due, {hold.id: self.room(hold.key) for hold in self.due})
         self.unlocked = len(self.due) >= self.count
         self.more = self.more or bool([hold for hold in self.due if hold.more])
@@ -342,7 +342,7 @@ class Limits:
                 left_out.update(dict.fromkeys(some, keys))
         if not left_out:
             return {}
-        held_by = read_rules(self.by.db, set().union(*left_out.values()), None)[1].keys()
+        held_by = read_rules(self.by.db, set().union(*left_out.values()))[1].keys()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
@@ -352,7 +352,7 @@ class Limits:
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.by.accounts.end(lease, None)
         ids = sorted(lease.task_id for lease in misplaced)
-        self.by.db.execute(MOVE, now=self.by.request.now, lanes=" ".join(lanes), ids=ids)
+        self.by.db.execute(MOVE, lanes=" ".join(lanes), ids=ids)
         self.by.moved += len(misplaced)
 
 

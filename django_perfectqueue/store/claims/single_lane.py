@@ -12,7 +12,7 @@ from ..lanes.accounts import Accounts
 from ..leases import leased
 from ..tasks.close import Loss, expire
 from ..upkeep.timers import give_back
-from ..values import ClaimRequest, Lease, Now, new_token
+from ..values import ClaimRequest, Lease, new_token
 from .sql import BY_VENDOR
 
 
@@ -28,7 +28,7 @@ def take_alone(request: ClaimRequest) -> list[Lease]:
     """
     using, now = request.using, request.now
     try:
-        leases = claim(request, new_token(), using=using)
+        leases, late = claim(request, new_token())
     except Exception as error:
         if dialect_of(using).passes(error):
             return []
@@ -38,27 +38,25 @@ def take_alone(request: ClaimRequest) -> list[Lease]:
         alive_time = request.alive_time
         give_back(request.holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []
-    if late := [lease for lease, is_late in leases if is_late]:
-        end_late(late, using=using, now=now)
-    return [lease for lease, is_late in leases if not is_late]
+    if late:
+        with in_transaction(using, now=now) as db:
+            accounts = Accounts()
+            for lease in late:
+                expire(db, accounts, lease)
+            accounts.write(db)
+    return leases
 
 
-def claim(request: ClaimRequest, token: int, *, using: str) -> list[tuple[Lease, bool]]:
-    """Take tickets in one transaction; return each lease with whether its task has expired."""
+def claim(request: ClaimRequest, token: int) -> tuple[list[Lease], list[Lease]]:
+    """Take tickets in one transaction; return the leases, and those whose tasks have expired."""
+    using, leases, late = request.using, list[Lease](), list[Lease]()
+    whose: dict[str, Any] = {"using": using, "holder": request.holder, "token": token}
     statements = BY_VENDOR[connections[using].vendor]
-    with in_transaction(using) as db:
-        claimed = statements.claim_alone(db, request, token)
-        whose: dict[str, Any] = {"using": using, "holder": request.holder, "token": token}
-        leases = []
-        for row, lane in claimed:
+    with in_transaction(using, now=request.now) as db:
+        claimed, lane = statements.claim_alone(db, request, token)
+        if lane is not None:
             pick = lane.pick(lane.charge(abs(lane.cost)), 0, len(claimed))
-            leases.append((leased(row, pick, moment=statements.aware, **whose), bool(row.late)))
-        return leases
-
-
-def end_late(late: list[Lease], *, using: str, now: Now) -> None:
-    with in_transaction(using) as db:
-        accounts = Accounts(now)
-        for lease in late:
-            expire(db, accounts, lease, now=now)
-        accounts.write(db)
+            for row in claimed:
+                lease = leased(row, pick, moment=statements.aware, **whose)
+                (late if row.late else leases).append(lease)
+    return leases, late

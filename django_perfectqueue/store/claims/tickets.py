@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
@@ -24,7 +22,7 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import TASK, ClaimedRow, in_line, leased
+from ..leases import LINE, TASK, ClaimedRow, in_line, leased
 from ..notify.ring import announce_ids
 from ..tasks.close import EndedAttempt, add_dead_letters, expire, lock_tickets
 from ..values import ClaimRequest, Failure, Lease, Now, as_text, new_token
@@ -49,9 +47,10 @@ class Tickets:
         Raise UnreadableError where one can't be taken for what is in its row.
         """
         wants, marks = counted(picks), self.request.marks
+        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
         marked = set(marks.lanes) if marks.in_use else set[int]()
         with noting_unreadable(wants, using=self.request.using):
-            lines = by_lane(self.claim(wants, limit))
+            lines = by_lane(claim(self.db, wants, limit, self.request, self.token))
             if not alone:
                 for lane in short(wants, lines, limit):
                     # Whether it is empty is read from its start: of one that gives again and
@@ -59,11 +58,6 @@ class Tickets:
                     if not (lane in marked and lines.get(lane)):
                         self.accounts.found_short(lane)
             return self.in_order(picks, lines)
-
-    def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
-        """Take up to so many tickets of each lane, until it is ``limit``."""
-        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
-        return claim(self.db, wants, limit, self.request, self.token)
 
     def in_order(
         self, picks: Iterable[Pick], lines: Mapping[int, deque[ClaimedRow]]
@@ -81,10 +75,10 @@ class Tickets:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, pick, capped=pick.capped, moment=aware, **whose)
+                lease = leased(row, pick, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
-            expire(self.db, self.accounts, lease, now=self.request.now)
+            expire(self.db, self.accounts, lease)
         self.expired += len(late)
         return leases
 
@@ -120,10 +114,6 @@ logger = logging.getLogger("django_perfectqueue.database")
 UNREADABLE = "unreadable"
 MOST_ATTEMPTS = 2**31 - 1
 
-FIRST = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "state" = 0 AND "lane" = %(lane)s ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
-"""
 ROW = f"""
 SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
@@ -166,7 +156,7 @@ def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
         try:
             return claim()
         except UnreadableError as error:
-            own = not is_callers(connections[using])
+            own = not is_callers(using)
             if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
 
@@ -189,7 +179,7 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     found: list[int] = []
     with reading(using) as db:
         for lane, count in wants.items():
-            rows = db.rows(FIRST, {"lane": lane, "count": count})
+            rows = db.rows(LINE, {"lane": lane, "count": count})
             found += [task_id for (task_id,) in rows]
     return found
 
@@ -217,23 +207,19 @@ def problem(task_id: int, *, using: str) -> str:
 @retry_transaction
 def give_up(task_id: int, why: str, *, using: str, now: Now) -> bool:
     """Fail a task that is still in line; return whether it was."""
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         tickets = lock_tickets(db, [task_id])
         if [ticket.state for ticket in tickets] != [State.WAITING]:
             return False
         reason = Failure(error=UNREADABLE, message=f"The task's row can't be read: {why}")
         held = [EndedAttempt.of(ticket) for ticket in tickets]
-        add_dead_letters(db, held, Outcome.FAILED, reason, now=now)
+        add_dead_letters(db, held, Outcome.FAILED, reason)
     logger.error(
         "A task can't be read and has failed; other tasks continue. id=%s error=%s",
         task_id,
         as_text(" ".join(why.split()), 500),
     )
-    announce_failed(task_id, using=using)
-    return True
-
-
-def announce_failed(task_id: int, *, using: str) -> None:
     # Its names may be what can't be read.
     with contextlib.suppress(Exception), reading(using) as db:
         announce_ids(db, [(signals.task_failed, [task_id])])
+    return True

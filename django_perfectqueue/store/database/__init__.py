@@ -3,6 +3,7 @@
 from .dialects.base import Problem
 from .transaction import (
     end_idle_transactions,
+    is_callers,
     may_be_a_row,
     problem_of,
     shared_operations,

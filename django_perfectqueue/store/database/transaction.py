@@ -42,7 +42,7 @@ LISTED = 500
 
 
 @contextmanager
-def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
+def in_transaction(using: str, *, now: Now = None, apart: bool = False) -> Iterator[Session]:
     """
     Open one transaction, or join the caller's; yield a session.
 
@@ -57,17 +57,18 @@ def in_transaction(using: str, *, apart: bool = False) -> Iterator[Session]:
     elif apart:
         block = transaction.atomic(using)
     with block, connection.cursor() as cursor:
-        yield Session(cursor, dialect)
+        yield Session(cursor, dialect, using, now)
 
 
-def timely(using: str) -> AbstractContextManager[Session]:
+def timely(using: str, *, now: Now = None) -> AbstractContextManager[Session]:
     """
     Open what a statement needs that writes a time from now.
 
     Where the clock is that of the host, it is read before the statement waits for another
     writer: so the lock has to come first.
     """
-    return in_transaction(using) if dialect_of(using).hosts_clock else reading(using)
+    session = in_transaction if dialect_of(using).hosts_clock else reading
+    return session(using, now=now)
 
 
 def together(*, using: str) -> AbstractContextManager[None]:
@@ -76,11 +77,11 @@ def together(*, using: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def reading(using: str) -> Iterator[Session]:
+def reading(using: str, *, now: Now = None) -> Iterator[Session]:
     """Yield a session, with no transaction of its own."""
     connection = connections[using]
     with connection.cursor() as cursor:
-        yield Session(cursor, dialect_for(connection))
+        yield Session(cursor, dialect_for(connection), using, now)
 
 
 # What each earlier try of one call was about to commit.
@@ -158,7 +159,7 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
     NotMigratedError where a table or a column is missing.
     """
     connection: Any = connections[using]
-    callers, is_single = is_callers(connection), shared.get() is not None
+    callers, is_single = is_callers(using), shared.get() is not None
     until = time.monotonic() + (PATIENCE_OF_ONE_CALL if is_single else PATIENCE)
     tries = [] if tries is None else tries
     repeat = 0
@@ -239,8 +240,9 @@ def may_be_a_row(error: Exception, *, using: str) -> bool:
     return dialect_of(using).problem_of(error) is Problem.OTHER
 
 
-def is_callers(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a transaction may be open that only the caller can repeat."""
+def is_callers(using: str) -> bool:
+    """Return whether a transaction may be open that only the caller can repeat, and commit."""
+    connection = connections[using]
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -266,17 +268,21 @@ def pause_before(repeat: int) -> float:
 
 
 class Session(NamedTuple):
-    """What a statement needs; what differs by vendor is asked of the dialect."""
+    """
+    What a statement needs; what differs by vendor is asked of the dialect. ``using`` is the alias
+    of the database, and ``now`` the time where the caller of the verb gives it.
+    """
 
     cursor: Cursor
     dialect: Dialect
+    using: str
+    now: Now
 
     def execute(
         self,
         sql: str,
         parameters: Mapping[str, object] | None = None,
         *,
-        now: Now = None,
         after: Mapping[str, float | None] | None = None,
         **parts: str | Iterable[int] | Iterable[str],
     ) -> Cursor:
@@ -292,12 +298,12 @@ class Session(NamedTuple):
             else:
                 sql, texts = self.dialect.with_list(sql, name, list(part))
                 parameters = {**(parameters or {}), **texts} if texts else parameters
-        return self.dialect.execute(self.cursor, sql, parameters, now=now, after=after)
+        return self.dialect.execute(self.cursor, sql, parameters, now=self.now, after=after)
 
     @property
     def unanswered(self) -> Session:
         """The session for statements whose answers nobody needs: they go with the next one."""
-        return Session(unanswered(self.cursor), self.dialect)
+        return Session(unanswered(self.cursor), self.dialect, self.using, self.now)
 
     def rows(
         self, sql: str, parameters: Mapping[str, object] | None = None, **others: Any

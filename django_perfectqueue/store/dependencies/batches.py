@@ -77,7 +77,7 @@ def refuse_ended_batch(db: Session, batch: int) -> None:
     """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
     ended_at, stopped, name = share(db, batch)
     # One whose dead task was put back goes on, though this may have yet to be folded.
-    if stopped or (ended_at and batch_progress(batch, using=db.cursor.db.alias).ended):
+    if stopped or (ended_at and batch_progress(batch, using=db.using).ended):
         raise BatchEndedError(
             f"Batch '{name}' {'has ended' if ended_at else 'was cancelled'}: nothing can be added."
         )
@@ -231,7 +231,7 @@ def share(db: Session, batch: int) -> tuple[datetime | None, bool, str]:
     return ended_at, stopped, name
 
 
-def count(db: Session, batches: Set[int], now: Now) -> tuple[dict[int, ParentState], int]:
+def count(db: Session, batches: Set[int]) -> tuple[dict[int, ParentState], int]:
     """
     Add the deltas of batches to their counts; return where each batch stands, by minus its id,
     and how many deltas there were.
@@ -242,7 +242,7 @@ def count(db: Session, batches: Set[int], now: Now) -> tuple[dict[int, ParentSta
         return {}, 0
     rows = db.rows(LOCK_COUNTS + db.dialect.skip_clause, ids=batches)
     left = batches - {row[0] for row in rows}
-    there = Batch.objects.using(db.cursor.db.alias).filter(pk__in=left)
+    there = Batch.objects.using(db.using).filter(pk__in=left)
     held = set(there.values_list("pk", flat=True))
     standing = {-id_: LOCKED if id_ in held else GONE for id_ in left}
     deltas = take_deltas(db, batches - held)
@@ -254,7 +254,7 @@ def count(db: Session, batches: Set[int], now: Now) -> tuple[dict[int, ParentSta
         before = after = Progress._make([*counts, ended_at])
         if changes[id_]:
             sums = [sum(column) for column in zip(counts, *changes[id_], strict=True)]
-            after = write(db, id_, Progress._make([*sums, ended_at]), now)
+            after = write(db, id_, Progress._make([*sums, ended_at]))
         standing[-id_] = ParentState(outcome_of(after), some_died=after.dead > 0)
         if outer is not None and outcome_of(before) != outcome_of(after):
             # In the batch around it, it is one task.
@@ -276,13 +276,13 @@ def take_deltas(db: Session, batches: Collection[int]) -> list[Row]:
     return deltas
 
 
-def write(db: Session, batch: int, state: Progress, now: Now) -> Progress:
+def write(db: Session, batch: int, state: Progress) -> Progress:
     """Write the counts of a batch, and when it ended; return its state."""
     # A dead task that was put back opens it again.
-    over = None if state.open else Coalesce("ended_at", Value(now) if now else ServerNow())
-    row = Batch.objects.using(db.cursor.db.alias).filter(pk=batch)
+    over = None if state.open else Coalesce("ended_at", Value(db.now) if db.now else ServerNow())
+    row = Batch.objects.using(db.using).filter(pk=batch)
     row.update(**state._asdict() | {"ended_at": over})
-    return state._replace(ended_at=None if state.open else now or timezone.now())
+    return state._replace(ended_at=None if state.open else db.now or timezone.now())
 
 
 def outcome_of(state: Progress) -> str:

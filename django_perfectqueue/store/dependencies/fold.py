@@ -165,18 +165,18 @@ followers.append(fold)
 @retry_transaction
 def fold_batch(some: set[int], *, after: int, using: str, now: Now) -> Folded:
     """Act on some events, and count some batches."""
-    own = not is_callers(connections[using])
-    with in_transaction(using) as db:
+    own = not is_callers(using)
+    with in_transaction(using, now=now) as db:
         # What is lost in a crash of the server, the sweep does again.
         more = db.dialect.asynchronous_commit if own else ""
         values = {"after": after, "limit": EVENTS}
         rows = db.rows(TAKE + db.dialect.skip_clause, values, asynchronous_commit=more)
         ended = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ENDED}
         added = {row[1] for row in rows if row[2] == DependencyEvent.Kind.ADDED}
-        batches, counted = count(db, some.union(-id_ for id_ in ended if id_ < 0), now)
+        batches, counted = count(db, some.union(-id_ for id_ in ended if id_ < 0))
         if not (rows or batches):
             return Folded()
-        fold = Fold(db, now)
+        fold = Fold(db)
         left = fold.look(ended, added, batches)
         fold.write()
         # The end of a batch has one from now on, where another holds a callback.
@@ -200,7 +200,6 @@ class Fold:
     """
 
     db: Session
-    now: Now
     blocked: dict[int, EndedAttempt] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
@@ -319,7 +318,7 @@ class Fold:
         for child in gone:
             why = Failure(error=GROUP, message=self.cancelled[child])
             held = self.blocked.pop(child)
-            add_dead_letters(self.db, [held], Outcome.CANCELLED, why, now=self.now)
+            add_dead_letters(self.db, [held], Outcome.CANCELLED, why)
         announce_ids(self.db, [(signals.task_cancelled, gone)])
 
     def release(self) -> None:
@@ -327,15 +326,15 @@ class Fold:
         maybe = self.blocked.keys() - self.waiting
         if not maybe:
             return
-        rows = self.db.rows(READY, now=self.now, ids=maybe)
+        rows = self.db.rows(READY, ids=maybe)
         # What has begun is due, though someone has hastened it.
         begun = {task_id for task_id, held in self.blocked.items() if held.attempt}
         due = sorted(task_id for task_id, is_due in rows if is_due or task_id in begun)
         later = sorted({task_id for task_id, _is_due in rows}.difference(due))
         if later:
             self.db.execute(SCHEDULE, ids=later)
-        accounts = Accounts(self.now)
+        accounts = Accounts()
         admit(self.db, due, accounts)
         accounts.write(self.db)
         if rows:
-            notify_workers(using=self.db.cursor.db.alias)
+            notify_workers(using=self.db.using)

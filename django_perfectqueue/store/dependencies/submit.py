@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
     together,
 )
-from ..leases import lock_lease
+from ..leases import locked_lease
 from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, join, note
 from ..records.journal import tag_fresh
@@ -30,7 +30,7 @@ from ..tasks.revise import replace
 from ..tasks.steer import UNMET, refuse, seen_task
 from ..tasks.steps import keep
 from ..tasks.submit import stored_before
-from ..values import Ids, Lease, Now, Parent, Submission, Wait
+from ..values import Ids, Lease, Name, Now, Parent, Submission, Wait
 from .batches import When, refuse_ended_batch, share
 from .graph import Edge, insert, refuse_circle, take_turn
 
@@ -125,7 +125,7 @@ class FoundParents(NamedTuple):
 
 def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
     """Return the ids of the parents that are in the database already."""
-    earlier: set[tuple[str, str]] = set()
+    earlier: set[Name] = set()
     needed: list[Parent] = []
     for task in submissions:
         for parent in task.after:
@@ -136,13 +136,13 @@ def resolve(db: Session, submissions: Sequence[Submission]) -> FoundParents:
 
 
 def find_parents(
-    db: Session, parents: Collection[Parent], given: Collection[tuple[str, str]] = ()
+    db: Session, parents: Collection[Parent], given: Collection[Name] = ()
 ) -> FoundParents:
     """
     Return parents, which are kept from being deleted; raise NotFoundError where one is not there,
     InvalidTaskError where it is ``given`` later in the same call.
     """
-    using = db.cursor.db.alias
+    using = db.using
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     keys: dict[str, list[str]] = {}
     for parent in parents:
@@ -168,9 +168,7 @@ def find_parents(
     return FoundParents(ids, finished, ended)
 
 
-def refuse_unknown(
-    parents: Collection[Parent], found: Ids, given: Collection[tuple[str, str]]
-) -> None:
+def refuse_unknown(parents: Collection[Parent], found: Ids, given: Collection[Name]) -> None:
     for parent in parents:
         if parent.id is None and parent.name not in found:
             if parent.name in given:
@@ -231,7 +229,7 @@ def refuse_waiting(db: Session, task_id: int, parents: set[int]) -> None:
     if parents and (task_id in parents or links_of(db, parents).filter(UNMET).exists()):
         take_turn(db)
         why = "These tasks would wait for one another."
-        refuse_circle(task_id, parents, why, using=db.cursor.db.alias)
+        refuse_circle(task_id, parents, why, using=db.using)
 
 
 def add_child(task_id: int, child: int, *, using: str) -> None:
@@ -247,8 +245,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 
     Raise PreemptedError when the lease has passed on, InvalidTaskError where one waits for it.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with locked_lease(lease, using=using) as db:
         there = lock_parents(db, sorted(ids)).keys()
         refuse_waiting(db, lease.task_id, set(there))
         links = joined_by(db, lease)
@@ -265,8 +262,7 @@ def begin_join(lease: Lease, ids: Collection[int], *, using: str) -> None:
 @retry_transaction
 def leave_joins(lease: Lease, *, using: str) -> None:
     """Have a held task wait for no task; raise PreemptedError when the lease has passed on."""
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with locked_lease(lease, using=using) as db:
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 
 
@@ -277,9 +273,8 @@ def end_join(lease: Lease, wait: Wait, ends: str, *, using: str, now: Now = None
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
-        keep(db, lease, wait, ends, "result", now=now)
+    with locked_lease(lease, using=using, now=now) as db:
+        keep(db, lease, wait, ends, "result")
         joined_by(db, lease).filter(UNMET).update(state=Dependency.State.MET)
 
 
@@ -288,7 +283,7 @@ def joined_by(db: Session, lease: Lease) -> QuerySet[Dependency]:
 
 
 def links_of(db: Session, children: Collection[int]) -> QuerySet[Dependency]:
-    return Dependency.objects.using(db.cursor.db.alias).filter(child_id__in=children)
+    return Dependency.objects.using(db.using).filter(child_id__in=children)
 
 
 @retry_transaction

@@ -17,7 +17,7 @@ from ..database.dialects.base import Entry, cases
 from ..database.transaction import Session
 from ..limits.holds import Holds, open_holds
 from ..limits.meters import Meters
-from ..values import Lease, Now
+from ..values import Lease
 
 MOST_KNOWN = 10_000
 # Of each queue so many accounts are read by their finish tags: those with the last ones.
@@ -50,6 +50,7 @@ FILE_AND_MOVE = f"""{FILE}, "held_by" = COALESCE({{holds}}, "held_by"),
     "finish_tag" = CASE WHEN "finish_tag" < {{tags}} THEN {{tags}} ELSE "finish_tag" END
 WHERE "id" IN ({{lanes}})
 """
+# To what is given for each, where it is less.
 RAISE = """
 UPDATE "perfectqueue_account" SET "cost" = {least}
 WHERE "id" IN ({accounts}) AND "cost" < {least}
@@ -79,27 +80,6 @@ class Charge:
     served: bool = False
     finish_tag: float = 0.0
     least_cost: float = 0.0
-
-    def begin(self, cost: float, tasks: int) -> None:
-        """Tasks were taken, and charged so much each in advance."""
-        self.running += tasks
-        self.seconds += cost * tasks
-        self.advance += cost * tasks
-        self.served = True
-
-    def give_back(self, charge: float) -> None:
-        """A task that was charged so much in advance has left its holder untried."""
-        self.running -= 1
-        self.seconds -= charge
-        self.advance -= charge
-
-    def end(self, charge: float, seconds: float, tasks: int) -> None:
-        """Tasks that were charged so much in advance have run for so long, all together."""
-        self.running -= tasks
-        self.seconds += seconds - charge
-        self.advance -= charge
-        self.measured += seconds
-        self.runs += tasks
 
     def add(self, other: Charge) -> None:
         self.running += other.running
@@ -168,7 +148,6 @@ class Accounts:
     since. ``yielded`` has the lanes of tasks that have yielded.
     """
 
-    now: Now = None
     lanes: dict[int, Charge] = field(default_factory=dict)
     limited: dict[int, LaneOwner | None] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)
@@ -194,7 +173,11 @@ class Accounts:
 
     def begin(self, lane: int, cost: float, tasks: int) -> None:
         """Tasks were taken, and their lane charged so much for each in advance."""
-        self.of(lane).begin(cost, tasks)
+        account = self.of(lane)
+        account.running += tasks
+        account.seconds += cost * tasks
+        account.advance += cost * tasks
+        account.served = True
 
     def end(self, lease: Lease, seconds: float | None, charged: float | None = None) -> None:
         """
@@ -203,10 +186,13 @@ class Accounts:
         """
         if charged:
             self.correct(lease, charged)
-        if seconds is None:
-            self.of(lease.lane).give_back(lease.charge)
-        else:
+        if seconds is not None:
             self.end_all([(lease, seconds)])
+            return
+        account = self.of(lease.lane)
+        account.running -= 1
+        account.seconds -= lease.charge
+        account.advance -= lease.charge
 
     def correct(self, lease: Lease, charged: float) -> None:
         """A task that ends was charged so much in all, more than when it was taken."""
@@ -237,7 +223,11 @@ class Accounts:
             account = self.of(lane)
             charge = sum([lease.charge for lease, _seconds in some])
             ran = sum([seconds for _lease, seconds in some])
-            account.end(charge, ran, len(some))
+            account.running -= len(some)
+            account.seconds += ran - charge
+            account.advance -= charge
+            account.measured += ran
+            account.runs += len(some)
             # The clock moves to what was reached, not to what was expected: who comes next would
             # be behind those who were given less.
             back = max(0.0, charge - ran) / some[0][0].weight
@@ -307,7 +297,7 @@ class Accounts:
     def lock(self, db: Session, others: Iterable[int]) -> None:
         """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
-            self.meters.lock(db, self.keys(db), self.now)
+            self.meters.lock(db, self.keys(db))
             accounts = sorted(self.own(db).keys() | set(others))
             db.execute(LOCK + db.dialect.lock_clause, accounts=accounts)
 
@@ -324,8 +314,9 @@ class Accounts:
         if self.lanes:
             own = self.own(db)
             entries = [own[id_].entry(id_, short=id_ in plain) for id_ in sorted(own)]
-            known = db.dialect.charge(db.cursor, entries, self.now)
-            raise_costs(rest, {id_: one.least_cost for id_, one in own.items() if one.least_cost})
+            known = db.dialect.charge(db.cursor, entries, db.now)
+            if least := {id_: one.least_cost for id_, one in own.items() if one.least_cost}:
+                rest.execute(RAISE.replace("{least}", case_of(least)), accounts=sorted(least))
             if known is not None:
                 slept = known
             elif plain and counted:
@@ -338,15 +329,16 @@ class Accounts:
         hold, or to none.
         """
         for lane, owner in self.owners(db).items():
-            self.meters.add(owner.keys, self.lanes[lane].running)
+            for key in owner.keys:
+                self.meters.running[key] += self.lanes[lane].running
             if lane in self.yielded:
                 self.meters.starts_back.update(owner.keys)
-        self.meters.write(db, self.now)
+        self.meters.write(db)
         changed = self.holds.changes(self.meters, self.short)
         self.holds.write(db, self.meters, changed, self.short)
         opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
         if opened:
-            self.opened = open_holds(rest, opened, self.now)
+            self.opened = open_holds(rest, opened)
         self.holds.late |= {
             lane for lane, seen in self.holds.seen.items() if seen.held_by and lane in self.limited
         }
@@ -364,11 +356,10 @@ class Accounts:
         ended = {lane for lane in owners if self.lanes[lane].finish_tag}
         if lanes := sorted(ended | changed.keys() | self.holds.late):
             tags = case_of({lane: self.lanes[lane].finish_tag for lane in lanes})
-            holds = case_of(changed) if changed else "NULL"
-            statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", holds)
+            statement = FILE_AND_MOVE.replace("{tags}", tags).replace("{holds}", case_of(changed))
             db.execute(statement, lanes=lanes)
         short = sorted(self.limited.keys() & self.short)
-        slept = db.execute(DOZE, now=self.now, lanes=short).rowcount if short else 0
+        slept = db.execute(DOZE, lanes=short).rowcount if short else 0
         # A damaged row may have the id of a lane without limits: nobody owns that.
         moved = {owners[lane].account for lane in (*changed, *short) if lane in owners}
         moved |= self.look_up
@@ -377,12 +368,6 @@ class Accounts:
         return slept + len(changed) + len(self.holds.late) + len(self.look_up)
 
 
-def raise_costs(db: Session, least: Mapping[int, float]) -> None:
-    """Raise the expected costs of accounts to what is given for each, where they are less."""
-    if least:
-        db.execute(RAISE.replace("{least}", case_of(least)), accounts=sorted(least))
-
-
 def case_of(values: Mapping[int, float]) -> str:
-    """Return the SQL of one value for each row, by its id."""
-    return f'CASE "id" {cases(sorted(values.items()))} END'
+    """Return the SQL of one value for each row, by its id; of other rows it is null."""
+    return f'CASE "id" {cases(sorted(values.items()))} END' if values else "NULL"

@@ -122,16 +122,9 @@ def lift(queue: str, holds: Sequence[int], *, using: str) -> int:
             return 0
         values = {"floor": first, "limit": HELD_LANES_AT_ONCE}
         rows = db.rows(HELD, values, holds=holds)
-        raise_to(db, sorted({account for (account,) in rows}), first)
+        if accounts := sorted({account for (account,) in rows}):
+            if locked := db.rows(LOCK + db.dialect.lock_clause, values, accounts=accounts):
+                db.execute(LIFT, values, accounts=[account for (account,) in locked])
+            # Lanes that were filed by turns before these would be found again and again.
+            db.execute(FILE_ALL, accounts=accounts)
         return len(rows)
-
-
-def raise_to(db: Session, accounts: list[int], floor: float) -> None:
-    if not accounts:
-        return
-    values = {"floor": floor}
-    locked = db.rows(LOCK + db.dialect.lock_clause, values, accounts=accounts)
-    if locked:
-        db.execute(LIFT, values, accounts=[account for (account,) in locked])
-    # Lanes that were filed by turns before these would be found again and again.
-    db.execute(FILE_ALL, accounts=accounts)

@@ -69,6 +69,7 @@ def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
 LANE = f"""
 SELECT "id", {COLUMNS} FROM "perfectqueue_account" WHERE "id" IN ({{lanes}}) ORDER BY "id"
 """
+# One that was shut goes on at the floor, where that is given.
 APPLY = f"""
 UPDATE "perfectqueue_account"
 SET "virtual_time" = CASE
@@ -77,11 +78,6 @@ SET "virtual_time" = CASE
     END, {", ".join([f'"{name}" = %({name})s' for name in Share._fields])}
 WHERE "id" IN ({{lanes}})
 """
-
-
-def write(db: Session, lanes: Iterable[int], share: Share, floor: float | None) -> None:
-    """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
-    db.execute(APPLY, {"floor": floor, **share._asdict()}, lanes=lanes)
 
 
 def outdated(db: Session, lanes: Iterable[int], lock: str = "") -> dict[int, tuple[str, Share]]:
@@ -137,5 +133,5 @@ def correct_shares(
             groups[group].append(lane)
         places = {queue: place and place(db, queue) for queue, _share in groups}
         for (queue, share), some in groups.items():
-            write(db, some, share, places[queue])
+            db.execute(APPLY, {"floor": places[queue], **share._asdict()}, lanes=some)
     return set(places)

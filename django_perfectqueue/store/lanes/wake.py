@@ -17,7 +17,7 @@ from ..arithmetic.fair_order import gate_id, is_gated, lane_id, rule_of, unmeasu
 from ..arithmetic.rate_limit import Keys, split, standing
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
 from ..limits.holds import hold_id
-from ..values import Now, Watermarks
+from ..values import Watermarks
 from .accounts import LAST, OPEN
 from .shares import COLUMNS, Share, chosen, look_again
 
@@ -146,7 +146,7 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
             # Where there are no limits, one statement writes it, and commits itself.
             opened = in_transaction if any(owner.gate for owner in owners) else reading
             with opened(using) as db:
-                wake(db, owners, None)
+                wake(db, owners)
 
 
 def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owner]:
@@ -170,7 +170,7 @@ def owners_of(db: Session, ids: Sequence[int], condition: str = "") -> list[Owne
     return list(owners.values())
 
 
-def wake(db: Session, owners: list[Owner], now: Now) -> int:
+def wake(db: Session, owners: list[Owner]) -> int:
     """
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
@@ -207,9 +207,9 @@ def wake(db: Session, owners: list[Owner], now: Now) -> int:
             "has_waiting": not owner.gate,
             "running": 0,
         }
-    write_accounts(db, list(own.values()), now)
+    write_accounts(db, list(own.values()))
     if limited := [owner for owner in owners if owner.gate]:
-        write_lanes(db, limited, now)
+        write_lanes(db, limited)
     look_again(
         db.cursor,
         {
@@ -221,7 +221,7 @@ def wake(db: Session, owners: list[Owner], now: Now) -> int:
     return len(owners)
 
 
-def write_accounts(db: Session, accounts: Sequence[Columns], now: Now) -> None:
+def write_accounts(db: Session, accounts: Sequence[Columns]) -> None:
     """
     Make or wake accounts, in the order of their ids; lock them even where nothing changes.
 
@@ -240,10 +240,10 @@ def write_accounts(db: Session, accounts: Sequence[Columns], now: Now) -> None:
         "policy": "{new}",
     }
     where = f'NOT {LANE}."has_waiting" OR {moved}'
-    write(db, "perfectqueue_account", accounts, changes, where, now)
+    write(db, "perfectqueue_account", accounts, changes, where)
 
 
-def write_lanes(db: Session, owners: Sequence[Owner], now: Now) -> None:
+def write_lanes(db: Session, owners: Sequence[Owner]) -> None:
     """Make or wake lanes behind limits; who calls has locked their accounts."""
     lanes: list[Columns] = [
         {
@@ -257,17 +257,12 @@ def write_lanes(db: Session, owners: Sequence[Owner], now: Now) -> None:
         for owner in owners
     ]
     changes = {"since": "{new}", "has_waiting": "{new}"}
-    write(db, "perfectqueue_lane", lanes, changes, 'NOT "perfectqueue_lane"."has_waiting"', now)
+    write(db, "perfectqueue_lane", lanes, changes, 'NOT "perfectqueue_lane"."has_waiting"')
     db.execute(OPEN, accounts=sorted({owner.account for owner in owners}))
 
 
 def write(
-    db: Session,
-    table: str,
-    rows: Sequence[Columns],
-    changes: Mapping[str, str],
-    where: str,
-    now: Now,
+    db: Session, table: str, rows: Sequence[Columns], changes: Mapping[str, str], where: str
 ) -> None:
     """Insert rows, and change those that are there already as it says."""
     rows = sorted(rows, key=itemgetter("id"))
@@ -284,7 +279,7 @@ def write(
     if db.dialect.asynchronous_commit and db.cursor.db.autocommit:
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement += ' RETURNING "id"' + db.dialect.asynchronous_commit
-    db.unanswered.execute(statement, values, now=now)
+    db.unanswered.execute(statement, values)
 
 
 def mark_of(name: str, row: Columns, number: int) -> str:

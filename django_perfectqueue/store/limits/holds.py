@@ -19,7 +19,6 @@ from django_perfectqueue.lib.stored_json import names_in
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.transaction import Session, in_transaction, reading, retry_transaction
-from ..values import Now
 from .meters import METERS, Meters, allowances
 
 # In seconds. A lane that was let back into the fair order may not use the room that it was
@@ -94,7 +93,7 @@ class SeenLane:
     ready: bool
 
 
-def due_holds(db: Session, queues: Sequence[str], count: int, now: Now) -> list[DueHold]:
+def due_holds(db: Session, queues: Sequence[str], count: int) -> list[DueHold]:
     """
     Return holds that are due, at most ``count``, of those that have been due longest.
 
@@ -102,7 +101,7 @@ def due_holds(db: Session, queues: Sequence[str], count: int, now: Now) -> list[
     """
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
     due = DUE.replace("{count}", str(SPREAD * count))
-    rows = db.union([due.replace("{queue}", name) for name in names], names, now=now)
+    rows = db.union([due.replace("{queue}", name) for name in names], names)
     return [DueHold(*row) for row in random.sample(rows, min(count, len(rows)))]
 
 
@@ -163,7 +162,7 @@ class Holds:
                 rows[due.id] = due.queue, due.key, opens_at(limit)
             elif not due.more and changed.keys() >= set(due.lanes):
                 rows[due.id] = due.queue, due.key, None
-            elif limit and limit.moment and limit.room <= len(free):
+            elif limit and limit.room <= len(free):
                 later = limit.moment + timedelta(seconds=RECHECK)
                 rows[due.id] = due.queue, due.key, later
         for lane, held in changed.items():
@@ -183,9 +182,7 @@ def holding(keys: Sequence[str], known: Mapping[str, Allowance]) -> str | None:
 
 def opens_at(limit: Allowance) -> datetime | None:
     """Return when the rate of a limit without room lets the next task start, or None."""
-    if limit.wait is None or limit.moment is None:
-        return None
-    return limit.moment + timedelta(seconds=limit.wait)
+    return None if limit.wait is None else limit.moment + timedelta(seconds=limit.wait)
 
 
 def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) -> None:
@@ -199,13 +196,13 @@ def store(db: Session, holds: Mapping[int, tuple[str, str, datetime | None]]) ->
     db.unanswered.execute(STORE, values, rows=", ".join(rows), change=change)
 
 
-def open_holds(db: Session, keys: Collection[str], now: Now) -> int:
+def open_holds(db: Session, keys: Collection[str]) -> int:
     """
     Mark what these limits hold back for the next acquire to look at; return how many holds.
 
     The caller has locked their meters.
     """
-    return int(db.execute(OPEN, now=now, keys=sorted(keys)).rowcount)
+    return int(db.execute(OPEN, keys=sorted(keys)).rowcount)
 
 
 def open_all_shut(*, using: str) -> int:
@@ -228,7 +225,7 @@ def open_shut(after: int, *, using: str) -> tuple[int | None, int]:
     """Open the next BATCH holds; return where to go on, or None, and how many were opened."""
     with reading(using) as db:
         rows = db.rows(SHUT, {"after": after, "limit": BATCH})
-        known = allowances(db, {key for _id, key in rows}, None)
+        known = allowances(db, {key for _id, key in rows})
     keys = {key for _id, key in rows if key not in known or known[key].room}
     last = rows[-1][0] if len(rows) == BATCH else None
     return last, open_again(keys, using=using) if keys else 0
@@ -239,19 +236,15 @@ def open_again(keys: Collection[str], *, using: str) -> int:
     """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with in_transaction(using) as db:
         db.rows(METERS + db.dialect.lock_clause, keys=sorted(keys))
-        return open_holds(db, keys, None)
+        return open_holds(db, keys)
 
 
-def free_gates(db: Session, queues: Sequence[str]) -> dict[int, str]:
+def shut_gates(db: Session, queues: Sequence[str]) -> set[int]:
     """
-    Return the sets of limits, as JSON by their hashes, of the first lanes that nothing holds
-    back yet: nobody has looked for tasks there since they were filled.
+    Return the sets of limits that let no task start, by their hashes, of the first lanes that
+    nothing holds back yet: nobody has looked for tasks there since they were filled.
     """
-    return dict(db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues))
-
-
-def shut_gates(db: Session, gates: Mapping[int, str], now: Now) -> set[int]:
-    """Return those of the sets of limits, by their hashes, that let no task start."""
-    sets = {gate: names_in(keys) for gate, keys in gates.items()}
-    known = allowances(db, {key for keys in sets.values() for key in keys}, now)
+    gates = db.rows(FREE_LIMITED, {"count": LANES_PROBED}, queues=queues)
+    sets = {gate: names_in(keys) for gate, keys in gates}
+    known = allowances(db, {key for keys in sets.values() for key in keys})
     return {gate for gate, keys in sets.items() if holding(keys, known)}

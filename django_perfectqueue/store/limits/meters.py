@@ -14,7 +14,6 @@ from django_perfectqueue.models import FAMILY
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.rate_limit import Allowance, covering, families, governing, key_of, may_hold
 from ..database.transaction import Session, reading, retry_transaction
-from ..values import Now
 
 R = TypeVar("R")
 
@@ -52,9 +51,7 @@ WHERE "key" IN ({keys})
 """
 
 
-def allowances(
-    db: Session, keys: Collection[str], now: Now, *, lock: bool = False
-) -> dict[str, Allowance]:
+def allowances(db: Session, keys: Collection[str], *, lock: bool = False) -> dict[str, Allowance]:
     """
     Return what these limits allow, those that exist.
 
@@ -74,21 +71,18 @@ def allowances(
         make(ahead, keys)
         ahead.execute(METERS + db.dialect.lock_clause, keys=sorted(keys))
     # The locks may have been waited for: what limits say is read after them.
-    counted, rows = read_rules(db, keys, now)
+    counted, rows = read_rules(db, keys)
     counted |= held
     if lock and len(counted) < len(keys):
         # One was deleted between the two.
-        return allowances(db, keys, now, lock=True)
-    return {key: allowance(db, key, row, *counted.get(key, (0, None))) for key, row in rows.items()}
+        return allowances(db, keys, lock=True)
+    return {key: allowance(db, row, *counted.get(key, (0, None))) for key, row in rows.items()}
 
 
-def allowance(
-    db: Session, key: str, row: Said, running: int, next_at: datetime | None
-) -> Allowance:
+def allowance(db: Session, row: Said, running: int, next_at: datetime | None) -> Allowance:
     max_running, rate, period, burst, paused, at = row
     moment = db.dialect.moment(at)
     return Allowance(
-        key=key,
         # MariaDB returns decimals where a UNION has signed and unsigned numbers.
         max_running=None if max_running is None else int(max_running),
         interval=period / float(rate) if rate else 0.0,
@@ -113,13 +107,13 @@ def scopes_and_names(keys: Iterable[str]) -> tuple[list[str], list[str]]:
     return sorted({scope for scope, _name in pairs}), sorted({name for _scope, name in pairs})
 
 
-def read_rules(db: Session, keys: Collection[str], now: Now) -> tuple[Counts, dict[str, Said]]:
+def read_rules(db: Session, keys: Collection[str]) -> tuple[Counts, dict[str, Said]]:
     """Return what is counted behind these keys, and the rows of the limits that hold for them."""
     counted: Counts = {}
     rows: dict[str, Said] = {}
     scopes, names = scopes_and_names(keys)
-    parts: dict[str, Any] = {"at": db.dialect.moving_clock if now is None else "{now}"}
-    parts |= {"few": str(FEW_FAMILIES), "scopes": scopes, "now": now}
+    parts: dict[str, Any] = {"at": db.dialect.moving_clock if db.now is None else "{now}"}
+    parts |= {"few": str(FEW_FAMILIES), "scopes": scopes}
     found = db.rows(RULES, **parts, keys=sorted(keys), names=names)
     if sum(name.endswith(FAMILY) for _scope, name, *_row in found) >= FEW_FAMILIES:
         found += db.rows(NAMED, **parts, names=covering(names))
@@ -164,25 +158,20 @@ class Meters:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
     starts_back: Counter[str] = field(default_factory=Counter)
 
-    def lock(self, db: Session, keys: Collection[str], now: Now) -> dict[str, Allowance]:
+    def lock(self, db: Session, keys: Collection[str]) -> dict[str, Allowance]:
         """Return what these limits allow; no one else changes it until this transaction ends."""
         if fresh := set(keys) - self.locked:
             self.locked |= fresh
-            found = allowances(db, fresh, now, lock=True)
+            found = allowances(db, fresh, lock=True)
             self.known |= found
             self.before |= {key: (limit.running, limit.room) for key, limit in found.items()}
         return self.known
 
-    def add(self, keys: Iterable[str], running: int) -> None:
-        """Count so many more running tasks behind these limits."""
-        for key in keys:
-            self.running[key] += running
-
-    def write(self, db: Session, now: Now) -> None:
+    def write(self, db: Session) -> None:
         keys = sorted(key for key in self.running if self.running[key])
         if not keys:
             return
-        self.lock(db, keys, now)
+        self.lock(db, keys)
         known = self.known
         for key, starts in self.starts_back.items():
             if key in known:
@@ -198,11 +187,8 @@ class Meters:
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         next_at = next_at if moments else ""
         db.unanswered.execute(COUNT, values, keys=keys, running=" ".join(running), next_at=next_at)
-        self.settle()
-
-    def settle(self) -> None:
-        """Set the allowances to what they are once this transaction is committed."""
-        for key, limit in self.known.items():
+        # What they are once this transaction is committed.
+        for key, limit in known.items():
             limit.running = self.before[key][0] + self.running[key]
 
     def freed(self) -> set[str]:
@@ -287,7 +273,7 @@ def first_limits(*, using: str) -> Heard:
 @retry_transaction
 def existing(keys: Collection[str], *, using: str) -> set[str]:
     with reading(using) as db:
-        return set(read_rules(db, keys, None)[1])
+        return set(read_rules(db, keys)[1])
 
 
 def forget_limits(using: str) -> None:

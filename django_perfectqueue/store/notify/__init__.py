@@ -2,14 +2,4 @@
 
 from .datagrams import Notification, SocketListener
 from .postgres import ChannelListener
-from .ring import (
-    announce,
-    end_channels,
-    end_listener,
-    ends,
-    find_all,
-    in_callers_transaction,
-    listener_of,
-    live,
-    watch,
-)
+from .ring import announce, end_channels, end_listener, ends, find_all, listener_of, live, watch

@@ -20,13 +20,7 @@ from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects import dialect_for, dialect_of
 from ..database.dialects.base import Row
-from ..database.transaction import (
-    Session,
-    is_callers,
-    reading,
-    retry_transaction,
-    shared_operations,
-)
+from ..database.transaction import Session, reading, retry_transaction, shared_operations
 from ..values import ENDED
 from . import datagrams, postgres
 from .datagrams import AT_REST, Notification, SocketListener
@@ -272,11 +266,6 @@ def end_channels(ids: Iterable[int]) -> set[str]:
     return {f"{ENDED}{task_id}" for task_id in ids}
 
 
-def in_callers_transaction(using: str) -> bool:
-    """Return whether a transaction may be open in which the ends of tasks may never be seen."""
-    return is_callers(connections[using])
-
-
 # Send signals for tasks that nobody in this process holds.
 
 
@@ -306,7 +295,7 @@ def announce_ids(db: Session, steps: Iterable[tuple[Signal, Sequence[int]]]) -> 
     known = {task_id: TaskNames(*names) for task_id, *names in db.rows(WHOM, ids=every)}
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
-        announce_after_commit(signal, tasks, using=db.cursor.db.alias)
+        announce_after_commit(signal, tasks, using=db.using)
 
 
 def announce_after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:

@@ -117,9 +117,9 @@ class Counts:
 
 def names(*, using: str, now: Now = None) -> Names:
     found: dict[str, list[str]] = {"queue": [], "paused": [], "open": [], "now": []}
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         values = {"most": QUEUES, "latest": LATEST}
-        rows = db.rows(NAMES, values, now=now, queues=db.dialect.used_queues)
+        rows = db.rows(NAMES, values, queues=db.dialect.used_queues)
         for kind, name, _at in rows:
             found[kind].append(name)
         pauses = dict.fromkeys(found["open"], False) | dict.fromkeys(found["paused"], True)

@@ -14,7 +14,7 @@ from django_perfectqueue.models import BatchMember, DependencyEvent, Outcome
 from django_perfectqueue.models.batch import SEQUENCE
 
 from ..database.transaction import Session, reading, retry_transaction, shared_operations
-from ..values import Now
+from ..values import Name, Now
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
 DELTA = """
@@ -50,7 +50,7 @@ class Work:
 
     events: bool = False
     batches: set[int] | None = field(default_factory=set)
-    debounced: set[tuple[str, str]] | None = field(default_factory=set)
+    debounced: set[Name] | None = field(default_factory=set)
 
     def add(self, other: Work) -> None:
         self.events |= other.events
@@ -94,7 +94,7 @@ def note_counts(db: Session, changes: Mapping[int, MemberCounts]) -> None:
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
     db.unanswered.execute(DELTA, rows=rows)
-    follow_later(db.cursor.db, Work(batches=set(changes)))
+    follow_later(db, Work(batches=set(changes)))
 
 
 def join(db: Session, batch: int, ids: Collection[int], change: MemberCounts) -> None:
@@ -116,7 +116,7 @@ def counts_without(db: Session, ids: Collection[int]) -> dict[int, MemberCounts]
     The tasks are locked: nobody ends one or puts it back before it is gone.
     """
     changes: dict[int, MemberCounts] = {}
-    members = BatchMember.objects.using(db.cursor.db.alias).select_for_update()
+    members = BatchMember.objects.using(db.using).select_for_update()
     leaving = members.filter(pk__in=ids).order_by("pk").values_list("batch_id", "task__outcome")
     for batch, outcome in leaving:
         change = changes.setdefault(batch, MemberCounts())
@@ -138,7 +138,7 @@ def note(db: Session, *, added: Iterable[int] = (), ended: Iterable[int] = ()) -
     rows += [f"({int(id_)}, {kinds.ENDED.value})" for id_ in ended]
     if rows:
         db.unanswered.execute(NOTE, rows=", ".join(rows))
-        follow_later(db.cursor.db, Work(events=True))
+        follow_later(db, Work(events=True))
 
 
 def note_gone(db: Session, ids: Collection[int]) -> None:
@@ -147,8 +147,9 @@ def note_gone(db: Session, ids: Collection[int]) -> None:
     note(db, ended=[id_ for (id_,) in waited_for])
 
 
-def follow_later(connection: BaseDatabaseWrapper, work: Work) -> None:
+def follow_later(db: Session, work: Work) -> None:
     """Act on what was appended once it is committed; who acts on some already looks again."""
+    connection = db.cursor.db
     if connection in acting:
         acting[connection].add(work)
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db import connections
 from django.db.models.expressions import Combinable
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError
@@ -22,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
     timely,
 )
-from ..values import Note, Now, Submission, as_text
+from ..values import Ids, Name, Note, Now, Submission, as_text
 
 ROWS, CHARACTERS = 100, 500_000
 LONGEST_ESCAPE = 10
@@ -54,15 +53,15 @@ def write_journal(notes: Sequence[Note], *, using: str, now: Now = None) -> None
     dropped, also where another task has its id. On PostgreSQL the commit is asynchronous: a
     crash of the server may lose the last second of it.
     """
-    lasting = is_callers(connections[using])
-    with reading(using) as db:
+    lasting = is_callers(using)
+    with reading(using, now=now) as db:
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
         for some in in_parts(ordered, [len(note.lines) for note in ordered], CHARACTERS, ROWS):
-            write(db, some, lasting=lasting, now=now)
+            write(db, some, lasting=lasting)
         forget_old(db, ordered)
 
 
-def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> None:
+def write(db: Session, notes: Sequence[Note], *, lasting: bool) -> None:
     rows = " UNION ALL ".join(map(row, range(len(notes)), notes))
     more = "" if lasting else db.dialect.asynchronous_commit
     keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
@@ -72,7 +71,7 @@ def write(db: Session, notes: Sequence[Note], *, lasting: bool, now: Now) -> Non
         values[f"key{number}"] = note.key
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
         values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
-    db.execute(WRITE + clause, values, now=now, rows=rows, keys=keys, asynchronous_commit=more)
+    db.execute(WRITE + clause, values, rows=rows, keys=keys, asynchronous_commit=more)
 
 
 def row(number: int, note: Note) -> str:
@@ -104,9 +103,7 @@ LOCK = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 TAGS = 'SELECT "tag", "id" FROM "perfectqueue_tag" WHERE "task_id" = %(task_id)s'
 
 
-def tag_fresh(
-    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str
-) -> None:
+def tag_fresh(submissions: Sequence[Submission], fresh: Ids, *, using: str) -> None:
     """Store the tags of tasks that were stored just now."""
     rows = [
         Tag(task_id=fresh[task.queue, task.key], tag=tag)
@@ -160,7 +157,7 @@ DID, SIGNAL = "did", "signal"
 
 
 def sign(
-    tasks: Iterable[tuple[str, str]],
+    tasks: Iterable[Name],
     word: str,
     *,
     by: str,

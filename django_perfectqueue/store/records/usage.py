@@ -10,8 +10,6 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from django.db import connections
-
 from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
@@ -160,8 +158,8 @@ Tallies = Mapping[UsageKey, Tally]
 
 def clock(*, using: str, now: Now = None) -> datetime:
     """Return the time of the database server."""
-    with reading(using) as db:
-        return db.dialect.moment(db.execute(CLOCK, now=now).fetchone()[0])
+    with reading(using, now=now) as db:
+        return db.dialect.moment(db.execute(CLOCK).fetchone()[0])
 
 
 def start_of(span: int, moment: datetime) -> datetime:
@@ -206,7 +204,7 @@ def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
     On PostgreSQL the last second of it may be lost in a crash of the server. Unlike other
     verbs this does harm if it is repeated after an answer was lost: it would count twice.
     """
-    lasting = is_callers(connections[using])
+    lasting = is_callers(using)
     with in_transaction(using) as db:
         if db.dialect.asynchronous_commit and not lasting:
             db.execute("SELECT 1" + db.dialect.asynchronous_commit)

@@ -65,7 +65,7 @@ def received(
 
     Older than an hour are whole hours.
     """
-    rows = within(queue, since, until, using=db.cursor.db.alias).filter(of)
+    rows = within(queue, since, until, using=db.using).filter(of)
     found = {
         usage.UsageKey(queue, others, user, type_): tally
         for (others, user, type_), tally in sums(rows, "others", "user", "type")
@@ -94,7 +94,7 @@ def entitled(
     db: Session, queue: str, since: datetime, until: datetime
 ) -> Iterator[tuple[usage.UsageKey, float]]:
     """Yield what users were entitled to in each minute that has not been folded."""
-    minutes = within(queue, since, until, using=db.cursor.db.alias).filter(USERS)
+    minutes = within(queue, since, until, using=db.using).filter(USERS)
     found = minutes.filter(span=Bucket.MINUTE).order_by("start")
     columns = ("start", "others", "user", "seconds", "entitled", "eager", F("paused") + F("capped"))
     rows = [UserMinute(*row) for row in found.values_list(*columns)]
@@ -203,13 +203,13 @@ def count_submitted(upto: int, *, using: str, now: Now = None) -> int:
     COUNTED ids it is an estimate, from some of them. Tasks that were purged meanwhile are not
     counted.
     """
-    with reading(using) as db:
-        _moment, newest, counted = db.execute(COUNTED_UNTIL, now=now).fetchone()
+    with reading(using, now=now) as db:
+        _moment, newest, counted = db.execute(COUNTED_UNTIL).fetchone()
     if counted >= upto:
         return int(newest)
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         lock(db)
-        moment, newest, counted = db.execute(COUNTED_UNTIL, now=now).fetchone()
+        moment, newest, counted = db.execute(COUNTED_UNTIL).fetchone()
         if counted < upto:
             # The first time what was purged before is no part of it.
             [oldest] = db.execute(OLDEST_TASK).fetchone() if not counted else [0]
@@ -236,7 +236,7 @@ def stored(db: Session, after: int, until: int, since: datetime) -> Submits:
     ends = [until - length * number // parts for number in range(parts)]
     some = reduce(or_, [Q(pk__gt=end - size, pk__lte=end) for end in ends])
     minute = TruncMinute("created_at", tzinfo=db.cursor.db.timezone)
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(some).order_by()
+    rows = TaskQuerySet(Task, using=db.using).filter(some).order_by()
     found: Submits = defaultdict(lambda: defaultdict(usage.Tally))
     for queue, start, part in rows.values_list("queue", minute).annotate(Count("pk")):
         count = round(part * length / (size * parts))

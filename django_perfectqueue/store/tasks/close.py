@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Attempt, LastEnding, Outcome, State, Step
 
-from ..database.dialects.base import FinishReport, cases
+from ..database.dialects.base import cases
 from ..database.transaction import Session, in_transaction, retry_transaction
 from ..lanes.accounts import ACCOUNT, REACHED, Accounts, expected_cost
 from ..leases import ending_of
@@ -142,7 +141,7 @@ class EndedAttempt:
 
 
 def add_dead_letters(
-    db: Session, ended: Sequence[EndedAttempt], status: Outcome, why: Failure, *, now: Now
+    db: Session, ended: Sequence[EndedAttempt], status: Outcome, why: Failure
 ) -> None:
     """
     End tasks that have not finished: delete their tickets, and write dead letters.
@@ -162,14 +161,12 @@ def add_dead_letters(
     }
     attempts = cases((one.task_id, one.attempt) for one in ended)
     after = ended[0].after
-    db.unanswered.execute(CLOSE, values, now=now, after=after, ids=ids, attempts=attempts)
+    db.unanswered.execute(CLOSE, values, after=after, ids=ids, attempts=attempts)
     rows = ", ".join([LETTER.format(one) for one in ended])
-    db.unanswered.execute(BURY, values, now=now, rows=rows)
+    db.unanswered.execute(BURY, values, rows=rows)
 
 
-def record(
-    db: Session, ended: EndedAttempt, ending: Attempt.Ending, why: Failure, *, now: Now
-) -> None:
+def record(db: Session, ended: EndedAttempt, ending: Attempt.Ending, why: Failure) -> None:
     """Write how an attempt ended that did not finish its task."""
     values = {
         "task_id": ended.task_id,
@@ -180,7 +177,7 @@ def record(
         "message": as_text(why.message, 10_000),
         "traceback": as_text(why.traceback, 100_000),
     }
-    db.unanswered.execute(RECORD, values, now=now, after=ended.after)
+    db.unanswered.execute(RECORD, values, after=ended.after)
     if ended.attempt > options().ATTEMPTS_KEPT:
         omit(db, ended.task_id, options().ATTEMPTS_KEPT)
 
@@ -198,9 +195,9 @@ def omit(db: Session, task_id: int, keep: int) -> None:
             db.execute(statement, {**values, "next": left[0][0]}, ids=ids)
 
 
-def expire(db: Session, accounts: Accounts, lease: Lease, *, now: Now) -> None:
+def expire(db: Session, accounts: Accounts, lease: Lease) -> None:
     """End a task that was taken too late to be run."""
-    add_dead_letters(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED, now=now)
+    add_dead_letters(db, [EndedAttempt.of(lease)], Outcome.EXPIRED, EXPIRED)
     accounts.end(lease, None)
     announce(signals.task_expired, [lease], using=lease.using)
 
@@ -212,7 +209,6 @@ def leave(
     *,
     wait: float | None = None,
     opens: Wait | None = None,
-    now: Now = None,
 ) -> None:
     """
     Take tasks from their holder, as their attempts have ended.
@@ -238,7 +234,7 @@ def leave(
         values["until"] = opens.until and db.dialect.parameter(opens.until)
     after = {} if wait is None else {"due": wait}
     statement = LEAVE.replace("{changes}", ", ".join(changes))
-    db.unanswered.execute(statement, values, now=now, after=after, ids=sorted(ids))
+    db.unanswered.execute(statement, values, after=after, ids=sorted(ids))
 
 
 def lock_tickets(db: Session, ids: Collection[int]) -> list[LockedTicket]:
@@ -256,7 +252,6 @@ def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss:
     A task that has crashed waits from its second crash on, and fails after MAX_CRASHES: it may be
     what kills its processors. A task that has not crashed keeps its counts.
     """
-    now = accounts.now
     back: list[int] = []
     free: list[int] = []
     cancelled, failed = [], []
@@ -274,17 +269,17 @@ def lose(db: Session, accounts: Accounts, tickets: Sequence[LockedTicket], loss:
         if has_crashed:
             crashes = min(ticket.crashes + 1, MOST_COUNTED)
             held = replace(held, crashes=crashes, worker=loss.worker)
-            record(db, held, Attempt.Ending.LOST, loss.why, now=now)
+            record(db, held, Attempt.Ending.LOST, loss.why)
         if ticket.cancel_requested:
-            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED, now=now)
+            add_dead_letters(db, [held], Outcome.CANCELLED, CANCELLED)
             cancelled.append(task_id)
         elif not has_crashed:
             free.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            add_dead_letters(db, [held], Outcome.FAILED, loss.why, now=now)
+            add_dead_letters(db, [held], Outcome.FAILED, loss.why)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
-            leave(db, [task_id], LastEnding.LOST, wait=wait, now=now)
+            leave(db, [task_id], LastEnding.LOST, wait=wait)
         else:
             back.append(task_id)
     leave(db, back, LastEnding.LOST)
@@ -325,21 +320,20 @@ def finish(
     this attempt has finished already is not refused: a commit whose answer was lost may be
     repeated.
     """
-    with in_transaction(using) as db:
-        accounts = Accounts(now)
-        refused = close(db, accounts, completions, worker=worker, now=now)
+    with in_transaction(using, now=now) as db:
+        accounts = Accounts()
+        refused = close(db, accounts, completions, worker=worker)
         accounts.write(db)
     return refused
 
 
 def close(
-    db: Session, accounts: Accounts, completions: Sequence[Completion], *, worker: str, now: Now
+    db: Session, accounts: Accounts, completions: Sequence[Completion], *, worker: str
 ) -> list[Completion]:
-    report = FinishReport(worker, time.monotonic(), now)
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
-    closed = db.dialect.finish(db.cursor, list(each.values()), report)
+    closed = db.dialect.finish(db.cursor, list(each.values()), worker, db.now)
     if followed := {fence[0]: by for fence, (by, _charged) in closed.items() if by}:
         note_ended(db, followed, finished=True)
     accounts.end_all(

@@ -22,9 +22,9 @@ from ..database.transaction import REPEATS, Session, in_transaction, reading, re
 from ..notify.ring import notify_workers
 from ..records.dependency_events import Work, follow_later, followers
 from ..records.journal import tag_fresh
-from ..values import Debounce, Now, Submission, Unique
+from ..values import Debounce, Name, Now, Submission, Unique
 from .submit import refuse_too_long, submit, until
-from .unique import Holder, Name, look
+from .unique import Holder, look
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
@@ -97,14 +97,14 @@ def submit_debounced(tasks: Sequence[Submission], *, using: str, now: Now) -> No
 
     Raise InvalidTaskError where the server takes no statement with what is in one.
     """
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         for task in tasks:
             if isinstance(task.unique, Debounce):
                 terms = json.dumps({name: getattr(task, name) for name in TERMS})
                 refuse_too_long(db, task.key, terms)
                 values = {"queue": task.queue, "key": task.key, "terms": terms}
-                db.execute(APPEND, {**values, **task.unique._asdict()}, now=now)
-        follow_later(db.cursor.db, Work(debounced={(task.queue, task.key) for task in tasks}))
+                db.execute(APPEND, {**values, **task.unique._asdict()})
+        follow_later(db, Work(debounced={(task.queue, task.key) for task in tasks}))
 
 
 def merge_debounced(work: Work, *, using: str, now: Now = None) -> int:
@@ -131,10 +131,10 @@ followers.append(merge_debounced)
 @retry_transaction
 def merge_some(queue: str, key: str, *, using: str, now: Now) -> bool:
     """Merge submits of a key into one run; return whether some may be left."""
-    with in_transaction(using, apart=True) as db:
+    with in_transaction(using, now=now, apart=True) as db:
         if not (given := waiting(db, queue, key)):
             return False
-        first, rows = given[0], look(db, {(queue, key): Unique()}, {}, now)
+        first, rows = given[0], look(db, {(queue, key): Unique()}, {})
         newest = Holder(*rows[-1][1:]) if rows else None
         created_at, is_open = (None, False) if newest is None else lock(db, newest)
         # None begins at once while another is there, or so soon after the first of another.
@@ -161,7 +161,7 @@ def merge_some(queue: str, key: str, *, using: str, now: Now) -> bool:
         words = {"payload": last.payload, "context": last.context, "count": len(given)}
         db.execute(MERGE, {"id": task_id, **times, **words})
         if not is_leading:
-            db.execute(DELAY, {"id": task_id, **times}, now=now)
+            db.execute(DELAY, {"id": task_id, **times})
         db.dialect.delete(db.cursor, "perfectqueue_debouncedsubmit", [one.id for one in given])
         notify_workers(queue, using=using, delay=until(run_at, now))
     # A program that commits one later merges it.

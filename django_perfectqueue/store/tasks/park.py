@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django_perfectqueue.models import PARKED_FROM, Ticket
 
 from ..database.transaction import Session, in_transaction, retry_transaction, with_retries
+from ..leases import LINE
 from ..notify.ring import notify_workers
 from ..values import Lease
 
@@ -23,10 +25,6 @@ SOME = 500
 SOME_TYPES = 10
 PLACES = 800 * 365 * 86_400 * 1_000_000
 
-LINE = f"""
-SELECT "task_id" FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = {{lane}}
-ORDER BY "rank", "run_at", "task_id" LIMIT {BATCH}
-"""
 RELEASED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 1 ORDER BY "task_id"
@@ -60,7 +58,8 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
     """
     count = park_some(RELEASED, knows, using=using, ids=[lease.task_id for lease in released])
     for lane in sorted({lease.lane for lease in released}):
-        count += park_some(LINE.replace("{lane}", str(lane)), knows, using=using)
+        first = {"lane": lane, "count": BATCH}
+        count += park_some(LINE, knows, using=using, parameters=first)
     if count:
         # One that knows them may be resting.
         notify_workers(using=using)
@@ -68,11 +67,11 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
 
 
 @retry_transaction
-def park_some(which: str, knows: Knows, *, using: str, ids: Collection[int] = ()) -> int:
+def park_some(which: str, knows: Knows, *, using: str, **chosen: Any) -> int:
     """Park those tasks of a query whose types are unknown; return how many."""
     count = 0
     with in_transaction(using) as db:
-        rows = db.rows(which + db.dialect.skip_clause, ids=ids)
+        rows = db.rows(which + db.dialect.skip_clause, **chosen)
         types: dict[int, str] = (
             dict(db.rows(TYPES, ids=[task_id for (task_id,) in rows])) if rows else {}
         )

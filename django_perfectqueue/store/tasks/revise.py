@@ -20,13 +20,13 @@ from ..database.transaction import (
     retry_remembering_commits,
 )
 from ..limits.meters import lane_behind
-from ..notify.ring import notify_workers
+from ..notify.ring import find_all, notify_workers
 from ..records.dependency_events import MemberCounts, counts_without, join, note
 from ..records.journal import sign
 from ..values import Ids, Now, Submission
 from .close import lock_tickets
 from .park import forget_story
-from .steer import FIND, SeenTask, done_before, refuse
+from .steer import SeenTask, done_before, refuse
 from .submit import notify, refuse_too_long, store_free, stored_before, taken
 
 # A claim that began before must not take the ticket, and with it the former data: so one that
@@ -78,7 +78,7 @@ def revise_one(tries: Tries, task_id: int, revision: Revision, *, using: str) ->
                 if tries:
                     return
                 raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
-            if to and db.execute(FIND, {"queue": to, "key": row.key}).fetchone():
+            if to and find_all(to, [row.key], using=using):
                 raise taken(to, row.key)
             row.queue = to or former
             if revision.rewrite:
@@ -100,7 +100,7 @@ def locked(db: Session, task_id: int) -> tuple[Task, bool]:
     """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
     states = [ticket.state for ticket in lock_tickets(db, [task_id])]
     state = states[0] if states else None
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).select_for_update()
+    rows = TaskQuerySet(Task, using=db.using).select_for_update()
     row = rows.filter(pk=task_id).first()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
@@ -175,16 +175,16 @@ def replace(submissions: Sequence[Submission], *, using: str, now: Now = None) -
 @retry_remembering_commits
 def replace_now(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     fresh: Ids = {}
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         if before := stored_before(db, tries):
             return before
         for submission in submissions:
-            fresh |= replace_one(db, submission, using, now)
+            fresh |= replace_one(db, submission)
         tries.append(fresh)
     return fresh
 
 
-def replace_one(db: Session, submission: Submission, using: str, now: Now) -> Ids:
+def replace_one(db: Session, submission: Submission) -> Ids:
     for _repeat in range(REPEATS):
         row = db.execute(REPLACED, {"queue": submission.queue, "key": submission.key}).fetchone()
         if row and row[1]:
@@ -197,7 +197,7 @@ def replace_one(db: Session, submission: Submission, using: str, now: Now) -> Id
             continue
         for batch in left:
             submission = submission._replace(followed=2 * batch + (submission.followed or 0))
-        if fresh := store_free([submission], using=using, now=now):
+        if fresh := store_free([submission], using=db.using, now=db.now):
             if row:
                 transfer(db, row[0], *fresh.values())
             for batch, change in left.items():
@@ -213,7 +213,7 @@ def transfer(db: Session, old: int, new: int) -> None:
     by_parent = db.dialect.by_index("perfectqueue_dep_parent")
     statement = WAITING + db.dialect.share_clause
     if waiting := db.rows(statement, {"old": old}, by_parent=by_parent):
-        links = Dependency.objects.using(db.cursor.db.alias)
+        links = Dependency.objects.using(db.using)
         # One that has come behind it in its sequence meanwhile has its turn.
         moved = {id_: child for id_, child, mode in waiting if mode != SEQUENCE}
         links.filter(pk__in=moved).update(parent_id=new, state=Dependency.State.NEW)

@@ -21,7 +21,7 @@ from ..database.transaction import (
     retry_transaction,
 )
 from ..lanes.accounts import Accounts
-from ..leases import ending_of, lock_lease, lock_leases
+from ..leases import RENEW, ending_of, lock_leases, locked_lease
 from ..notify.ring import notify_workers
 from ..values import Failure, Lease, Now, Wait
 from .close import CANCELLED, EndedAttempt, add_dead_letters, leave, record
@@ -109,14 +109,14 @@ def settle(
     # The first try of a call is refused for good: another call has ended the attempt.
     tried = {fence for note in tries for fence in note}
     tries.append([lease.fence for lease in leases])
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         found = lock_leases(db, leases)
         words = {
             lease: "cancelled" if cancel and not ending.outcome else ending.word
             for lease, (cancel, _charged) in found.items()
         }
-        write(db, words, ending, worker=worker, seconds=seconds, now=now)
-        accounts = Accounts(now)
+        write(db, words, ending, worker=worker, seconds=seconds)
+        accounts = Accounts()
         for lease, (_cancel, charged) in found.items():
             accounts.end(lease, seconds or None, charged)
             if words[lease] == "yielded":
@@ -137,13 +137,7 @@ def settle(
 
 
 def write(
-    db: Session,
-    words: Mapping[Lease, str],
-    ending: Ending,
-    *,
-    worker: str,
-    seconds: float | None,
-    now: Now,
+    db: Session, words: Mapping[Lease, str], ending: Ending, *, worker: str, seconds: float | None
 ) -> None:
     """Write the rows of attempts that end, each with its word."""
     more = int(ending.outcome == Outcome.FAILED)
@@ -154,20 +148,20 @@ def write(
     if ending.why:
         kind = Attempt.Ending(ending.stored)
         for attempt in ended.values():
-            record(db, attempt, kind, ending.why, now=now)
+            record(db, attempt, kind, ending.why)
     if ending.outcome:
-        add_dead_letters(db, list(ended.values()), ending.outcome, ending.letter, now=now)
+        add_dead_letters(db, list(ended.values()), ending.outcome, ending.letter)
         return
     stopped = [one for lease, one in ended.items() if words[lease] == "cancelled"]
-    add_dead_letters(db, stopped, Outcome.CANCELLED, CANCELLED, now=now)
+    add_dead_letters(db, stopped, Outcome.CANCELLED, CANCELLED)
     back = [lease for lease, word in words.items() if word != "cancelled"]
     last, ids = LastEnding[ending.word.upper()], [lease.task_id for lease in back]
     if (wait := ending.opens) is None:
-        leave(db, ids, last, wait=ending.wait, now=now)
+        leave(db, ids, last, wait=ending.wait)
         return
-    leave(db, ids, last, wait=0.0, now=now, opens=wait)
+    leave(db, ids, last, wait=0.0, opens=wait)
     for lease in back:
-        open_wait(db, lease, wait, now)
+        open_wait(db, lease, wait)
 
 
 # A transaction that a handler's writes share with the end of its task.
@@ -271,9 +265,6 @@ class AtomicTransaction:
 # Write what a handler changes of a held task while it runs: its payload.
 
 
-RENEW = """
-UPDATE "perfectqueue_ticket" SET "timer_at" = {until} WHERE "task_id" = %(task_id)s
-"""
 UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
 
 
@@ -286,9 +277,7 @@ def update_payload(
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
-        values = {"task_id": lease.task_id}
-        db.execute(RENEW, values, now=now, after={"until": alive_time})
-        db.execute(UPDATE, values | {"payload": payload})
+    with locked_lease(lease, using=using, now=now) as db:
+        db.execute(RENEW, after={"until": alive_time}, ids=[lease.task_id], tokens=[lease.token])
+        db.execute(UPDATE, {"task_id": lease.task_id, "payload": payload})
     return lease._replace(payload=payload)

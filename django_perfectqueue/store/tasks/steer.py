@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
@@ -31,7 +31,7 @@ from ..database.transaction import (
     reading,
     retry_remembering_commits,
 )
-from ..lanes.accounts import Accounts
+from ..lanes.accounts import Accounts, case_of
 from ..lanes.wake import wake_sleeping
 from ..limits.meters import lane_behind
 from ..notify.ring import announce_ids, find_all, notify_holder, notify_workers
@@ -42,7 +42,6 @@ from .unique import later_keys
 
 CHUNK = 1_000
 UNMET = Q(state__lt=Dependency.State.MET)
-FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 FLAG = """
 UPDATE "perfectqueue_ticket"{hint} SET "cancel_requested" = TRUE WHERE "task_id" IN ({ids})
 """
@@ -91,7 +90,7 @@ def force_finish(tries: Tries, ids: Collection[int], *, using: str, now: Now = N
 
     Return which; not those that had ended.
     """
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         tickets = lock_tickets(db, ids)
         done = [ticket.task_id for ticket in tickets]
         running = [ticket for ticket in tickets if ticket.state == State.RUNNING]
@@ -99,7 +98,7 @@ def force_finish(tries: Tries, ids: Collection[int], *, using: str, now: Now = N
             if followed := db.dialect.remove(db.cursor, done):
                 note_ended(db, followed, finished=True)
             attempts = cases((ticket.task_id, ticket.attempt) for ticket in tickets)
-            db.execute(FORCE, now=now, ids=done, attempts=attempts)
+            db.execute(FORCE, ids=done, attempts=attempts)
         if running:
             accounts = Accounts()
             for ticket in running:
@@ -124,7 +123,7 @@ def done_before(
     """Return those of ``ids`` in which an earlier try of this call has written a value."""
     if not (maybe := tried(tries, ids)):
         return set()
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=maybe, **{column: value})
+    rows = TaskQuerySet(Task, using=db.using).filter(pk__in=maybe, **{column: value})
     return set(rows.values_list("pk", flat=True))
 
 
@@ -143,7 +142,7 @@ def cancel_now(
 
     Return for each whether it is cancelled already; tasks that have ended are left out.
     """
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         tickets = lock_tickets(db, ids)
         done = {ticket.task_id: ticket.state != State.RUNNING for ticket in tickets}
         running = [ticket for ticket in tickets if not done[ticket.task_id]]
@@ -152,7 +151,7 @@ def cancel_now(
         for holder in {ticket.holder or 0 for ticket in running}:
             notify_holder(holder, using=using)
         over = [EndedAttempt.of(ticket) for ticket in tickets if done[ticket.task_id]]
-        add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED, now=now)
+        add_dead_letters(db, over, Outcome.CANCELLED, CANCELLED)
         ended = [one.task_id for one in over]
         announce_ids(db, [(signals.task_cancelled, ended)])
         left = set(ids).difference(done)
@@ -185,9 +184,9 @@ def retry(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) ->
 
     Their counts of errors and crashes begin anew, and they expire no more.
     """
-    with in_transaction(using) as db:
-        done = set(retry_dead(db, ids, using, now))
-        done |= make_due_now(db, set(ids) - done, using, now)
+    with in_transaction(using, now=now) as db:
+        done = set(retry_dead(db, ids))
+        done |= make_due_now(db, set(ids) - done)
         announce_ids(db, [(signals.task_put_back, sorted(done))])
         # None was in its line, nor had it finished, when an earlier try put it there.
         done |= tried(tries, ids)
@@ -195,7 +194,7 @@ def retry(tries: Tries, ids: Collection[int], *, using: str, now: Now = None) ->
     return done
 
 
-def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[int, str]:
+def retry_dead(db: Session, ids: Collection[int]) -> dict[int, str]:
     """
     Put tasks that ended without finishing back; return those, each with its queue.
 
@@ -207,23 +206,23 @@ def retry_dead(db: Session, ids: Collection[int], using: str, now: Now) -> dict[
     back = {task_id: queue for task_id, queue, *_names in rows if task_id not in later}
     if not back:
         return {}
-    TaskQuerySet(Task, using=using).filter(pk__in=back).update(
+    TaskQuerySet(Task, using=db.using).filter(pk__in=back).update(
         outcome="", worker="", started_at=None, ended_at=None, expires_at=None
     )
     db.dialect.delete(db.cursor, "perfectqueue_deadletter", back, key="task_id")
     children, followed = family(db, back)
     lanes = [
-        (task_id, lane_behind(queue, type_, user, split(limits), using=using))
+        (task_id, lane_behind(queue, type_, user, split(limits), using=db.using))
         for task_id, queue, type_, user, limits, *_more in rows
         if task_id in back
     ]
     first = {lane: task_id for task_id, lane in lanes if task_id not in children}
     for queue in sorted(set(back.values())):
         own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
-        notify_workers(queue, using=using, lanes=own, wake=wake_sleeping)
-    of_lanes, by = cases(lanes), whens(followed)
-    db.execute(REQUEUE, now=now, ids=back, children=children, lanes=of_lanes, followed=by)
-    links = Dependency.objects.using(using)
+        notify_workers(queue, using=db.using, lanes=own, wake=wake_sleeping)
+    of_lanes, by = cases(lanes), case_of(followed)
+    db.execute(REQUEUE, ids=back, children=children, lanes=of_lanes, followed=by)
+    links = Dependency.objects.using(db.using)
     # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
     given_up = links.filter(parent_id__in=back, state=Dependency.State.FAILED)
     if ids := list(given_up.values_list("pk", flat=True)):
@@ -243,11 +242,6 @@ def replaced(db: Session, dead: Sequence[Row]) -> dict[int, str]:
     return later_keys(db, unique)
 
 
-def whens(followed: Mapping[int, int]) -> str:
-    """Return the SQL of who follows each task."""
-    return f'CASE "id" {cases(followed.items())} ELSE NULL END' if followed else "NULL"
-
-
 def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]]:
     """
     Return which dead tasks wait for others, and who follows each that is followed.
@@ -259,7 +253,7 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     # One that has joined others goes on, and joins them again.
     own = links.filter(child_id=OuterRef("pk")).exclude(if_failed=JOINED)
     others = links.filter(parent_id=OuterRef("pk"))
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk__in=ids)
+    rows = TaskQuerySet(Task, using=db.using).filter(pk__in=ids)
     facts = rows.values_list("pk", Exists(own), Exists(others), "membership__batch_id")
     for task_id, is_child, has_children, batch in facts:
         if is_child:
@@ -273,13 +267,13 @@ def family(db: Session, ids: Collection[int]) -> tuple[list[int], dict[int, int]
     return children, followed
 
 
-def make_due_now(db: Session, ids: Collection[int], using: str, now: Now) -> set[int]:
+def make_due_now(db: Session, ids: Collection[int]) -> set[int]:
     """Make due those of these tasks that wait for their time; return which."""
     tickets = lock_tickets(db, ids)
     waiting = {ticket.task_id for ticket in tickets if ticket.state == State.SCHEDULED}
     if waiting:
-        db.execute(MAKE_DUE, now=now, ids=waiting)
-        notify_workers(using=using)
+        db.execute(MAKE_DUE, ids=waiting)
+        notify_workers(using=db.using)
     return waiting
 
 
@@ -355,7 +349,7 @@ def look_at(task_id: int, verb: str = "", *, using: str) -> None:
 
 def seen_task(db: Session, task_id: int) -> SeenTask:
     """Return a task as it is now; raise NotFoundError when there is none."""
-    rows = TaskQuerySet(Task, using=db.cursor.db.alias).filter(pk=task_id)
+    rows = TaskQuerySet(Task, using=db.using).filter(pk=task_id)
     row = rows.values_list("key", "outcome", "ticket__state").first()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")

@@ -20,7 +20,7 @@ from ..database.transaction import (
     retry_remembering_commits,
     retry_transaction,
 )
-from ..leases import lock_lease
+from ..leases import locked_lease
 from ..notify.ring import notify_workers
 from ..records.dependency_events import note
 from ..values import Lease, Now, Wait
@@ -59,7 +59,7 @@ SELECT "key", "outcome", ({SIGNAL}), (
 """
 
 
-def keep(db: Session, lease: Lease, wait: Wait, result: str, *changed: str, now: Now) -> None:
+def keep(db: Session, lease: Lease, wait: Wait, result: str, *changed: str) -> None:
     """Write a row of a held task; where it is there, change these columns of it."""
     values: dict[str, Any] = {
         "task_id": lease.task_id,
@@ -72,7 +72,7 @@ def keep(db: Session, lease: Lease, wait: Wait, result: str, *changed: str, now:
         values["since"] = db.dialect.parameter(wait.since)
     clause = db.dialect.upsert("perfectqueue_step", UNIQUE, dict.fromkeys(changed, "{new}"))
     kept_at = "%(since)s" if wait.since else "{now}"
-    db.execute(KEEP + clause, values, now=now, kept_at=kept_at)
+    db.execute(KEEP + clause, values, kept_at=kept_at)
 
 
 @retry_transaction
@@ -82,9 +82,8 @@ def keep_step(lease: Lease, name: str, result: str, *, using: str) -> None:
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
-        keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at", now=None)
+    with locked_lease(lease, using=using) as db:
+        keep(db, lease, Wait(Step.Kind.STEP, name), result, "result", "kept_at")
 
 
 @retry_transaction
@@ -116,11 +115,11 @@ def copy_steps(task: Task, to: int, before: str, *, using: str) -> None:
 # row, too; each of both commits appends an event, so the fold sees both after the later one.
 
 
-def open_wait(db: Session, lease: Lease, wait: Wait, now: Now) -> None:
+def open_wait(db: Session, lease: Lease, wait: Wait) -> None:
     """Write the row of a wait, open; the newest one of a task says what it waits for."""
     if wait.id is not None:
         db.dialect.delete(db.cursor, "perfectqueue_step", [wait.id])
-    keep(db, lease, wait, "", "result", now=now)
+    keep(db, lease, wait, "", "result")
     if wait.kind != Step.Kind.SLEEP:
         note(db, added=[lease.task_id])
 
@@ -130,8 +129,8 @@ def look_for_signal(
     task_id: int, name: str, *, using: str, now: Now = None
 ) -> tuple[datetime, str | None]:
     """Return the server's time, and the data of a signal that is there, as they are stored."""
-    with reading(using) as db:
-        row = db.execute(LOOK, {"task_id": task_id, "name": name}, now=now).fetchone()
+    with reading(using, now=now) as db:
+        row = db.execute(LOOK, {"task_id": task_id, "name": name}).fetchone()
         return now or db.dialect.moment(row[0]), row[1]
 
 
@@ -143,12 +142,11 @@ def time_out(lease: Lease, wait: Wait, nothing: str, *, using: str, now: Now = N
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    with in_transaction(using) as db:
-        lock_lease(db, lease)
+    with locked_lease(lease, using=using, now=now) as db:
         values = {"task_id": lease.task_id, "name": wait.name}
         found: Row | None = db.execute(SIGNAL, values).fetchone()
         if found is None:
-            keep(db, lease, wait, nothing, "result", now=now)
+            keep(db, lease, wait, nothing, "result")
         return nothing if found is None else str(found[0])
 
 
@@ -163,7 +161,7 @@ def signal(
     AlreadyFinishedError where it has ended, InvalidTaskError where it has MOST_SIGNALS.
     """
     values = {"task_id": task_id, "name": name}
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         row = db.execute(STANDING + db.dialect.keep_clause, values).fetchone()
         if row is None:
             raise NotFoundError(f"There is no task with the id {task_id}.")
@@ -183,8 +181,8 @@ def signal(
         values |= {"kind": Step.Kind.SIGNAL.value, "result": data, "until": None}
         try:
             # Apart: another may have stored one since, or be about to, and is waited for.
-            with in_transaction(using, apart=True) as inner:
-                inner.execute(KEEP, values, now=now, kept_at="{now}")
+            with in_transaction(using, apart=True):
+                db.execute(KEEP, values, kept_at="{now}")
         except IntegrityError:
             return False
         note(db, added=[task_id])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import cast
@@ -29,7 +29,7 @@ from ..database.transaction import (
 )
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import announce, message_of, notify_workers
-from ..values import Chunk, Ids, Moment, Now, Stored, Submission, new_token
+from ..values import Chunk, Ids, Moment, Name, Now, Stored, Submission, new_token
 
 Insert = Callable[[Cursor, Sequence[Submission], Now], Ids]
 
@@ -64,7 +64,7 @@ def submit(submissions: Sequence[Submission], *, using: str, now: Now = None) ->
     """
     connection = connections[using]
     alone = len(submissions) == 1 and dialect_for(connection).submits_alone(connection)
-    if alone and now is None and not is_callers(connection):
+    if alone and now is None and not is_callers(using):
         return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
@@ -112,9 +112,7 @@ def taken(queue: str, *keys: str) -> AlreadyExistsError:
     return AlreadyExistsError(f"Queue '{queue}' already has tasks with these keys: {some}.")
 
 
-def notify(
-    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int], *, using: str, now: Now
-) -> None:
+def notify(submissions: Sequence[Submission], fresh: Ids, *, using: str, now: Now) -> None:
     """
     Announce the tasks that were stored, and let their workers know when the first is due.
 
@@ -148,8 +146,8 @@ def until(starts: Moment, now: Now) -> float:
 
 @retry_remembering_commits
 def store_free(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
-    with in_transaction(using) as db:
-        return store_some(db, db.dialect.submit, tries, submissions, now)
+    with in_transaction(using, now=now) as db:
+        return store_some(db, db.dialect.submit, tries, submissions)
 
 
 @retry_remembering_commits
@@ -208,8 +206,8 @@ def send_ahead(tasks: Chunk, *, using: str, now: Now) -> bool:
 @retry_remembering_commits
 def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, now: Now) -> Ids:
     def store(insert: Insert) -> Ids:
-        with in_transaction(using, apart=True) as db:
-            fresh = store_some(db, insert, tries, submissions, now)
+        with in_transaction(using, now=now, apart=True) as db:
+            fresh = store_some(db, insert, tries, submissions)
             if len(fresh) < len(submissions):
                 transaction.set_rollback(True, using=using)
             return fresh
@@ -225,15 +223,13 @@ def store_all(tries: Tries, submissions: Sequence[Submission], *, using: str, no
     return store(dialect.submit)
 
 
-def store_some(
-    db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission], now: Now
-) -> Ids:
-    first: dict[tuple[str, str], Submission] = {}
+def store_some(db: Session, insert: Insert, tries: Tries, submissions: Sequence[Submission]) -> Ids:
+    first: dict[Name, Submission] = {}
     for task in submissions:
         if len(task.payload) > LONG:
             refuse_too_long(db, task.key, task.payload)
         first.setdefault((task.queue, task.key), task)
-    fresh = insert(db.cursor, list(first.values()), now) if first else {}
+    fresh = insert(db.cursor, list(first.values()), db.now) if first else {}
     if tries:
         # By now an earlier try has committed, or not: the inserting has waited for it.
         fresh |= stored_before(db, tries)

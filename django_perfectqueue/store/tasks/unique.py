@@ -27,10 +27,9 @@ from ..database.transaction import (
     together,
     with_retries,
 )
-from ..values import Now, Submission, Unique
+from ..values import Name, Now, Submission, Unique
 from .submit import taken
 
-Name = tuple[str, str]
 Submit = Callable[[Sequence[Submission]], Mapping[Name, int]]
 
 # Behind a name: an id in 16 digits, which begin with 0 and no 9 for the first 9 * 10**14 tasks. An
@@ -183,20 +182,20 @@ def newest(
         for task in submissions
         if isinstance(task.unique, Unique)
     }
-    with reading(using) as db:
-        rows = look(db, uniques, seen, now)
+    with reading(using, now=now) as db:
+        rows = look(db, uniques, seen)
         if clause := db.dialect.current_clause(db.cursor):
             # Of each name one task that is there, and no more: else inserts would be waited for.
             known = {**{(row[0], row[2]): row[1] for row in rows}, **seen}
             there = {name: uniques[name] for name in known.keys() & uniques}
-            rows += look(db, there, known, now, clause)
+            rows += look(db, there, known, clause)
     return {(queue, holder[1]): Holder(*holder) for queue, *holder in rows}
 
 
 def newest_key(queue: str, name: str, *, using: str) -> str:
     """Return the key of the newest task of a name; where there is none, the name."""
     with reading(using) as db:
-        rows = look(db, {(queue, name): Unique()}, {}, None)
+        rows = look(db, {(queue, name): Unique()}, {})
     return str(rows[-1][1]) if rows else name
 
 
@@ -206,7 +205,7 @@ def later_keys(db: Session, keys: Mapping[int, Name]) -> dict[int, str]:
     the key of that.
     """
     names = {id_: (queue, LATER_KEY.sub("", key)) for id_, (queue, key) in keys.items()}
-    rows = look(db, dict.fromkeys(names.values(), Unique()), {}, None) if names else []
+    rows = look(db, dict.fromkeys(names.values(), Unique()), {}) if names else []
     newest = {(row[0], row[2]): row for row in rows}
     # One that was stored after the caller had begun to read may not be among them.
     found = ((id_, newest[name]) for id_, name in names.items() if name in newest)
@@ -214,11 +213,7 @@ def later_keys(db: Session, keys: Mapping[int, Name]) -> dict[int, str]:
 
 
 def look(
-    db: Session,
-    uniques: Mapping[Name, Unique],
-    seen: Mapping[Name, str],
-    now: Now,
-    clause: str = "",
+    db: Session, uniques: Mapping[Name, Unique], seen: Mapping[Name, str], clause: str = ""
 ) -> list[Row]:
     """Return what NEWEST finds of some names; of each the newest comes last."""
     values: dict[str, object] = {}
@@ -235,4 +230,4 @@ def look(
         after[f"since{place}"] = None if unique.seconds is None else -unique.seconds
         query = NEWEST.replace("{place}", str(place))
         queries.append(f"({query}{clause})" if clause else query)
-    return sorted(db.union(queries, values, now=now, after=after), key=itemgetter(1))
+    return sorted(db.union(queries, values, after=after), key=itemgetter(1))

@@ -189,8 +189,8 @@ def purgeable(
     parts = {"past": f"({past or 'FALSE'})", "chosen": f"({chosen or 'TRUE'})"}
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
-    with reading(using) as db:
-        rows = db.rows(SCAN, values, now=now, after=since, **parts)
+    with reading(using, now=now) as db:
+        rows = db.rows(SCAN, values, after=since, **parts)
     doomed = {
         id_: outcome
         for id_, outcome, queue, is_past, chosen in rows
@@ -256,7 +256,7 @@ def past_references(
     try:
         return delete(ids) if ids else [], set()
     except IntegrityError as error:
-        if is_callers(connections[using]):
+        if is_callers(using):
             raise
         kept, names = referred_to(ids, using=using)
         if kept:
@@ -303,7 +303,7 @@ def delete_free(free: Collection[int], *, using: str, skip: bool) -> list[int]:
 def awaited(ids: Collection[int], *, using: str) -> set[int]:
     """Return tasks for which others wait that may have yet to be committed."""
     with reading(using) as db:
-        if not db.dialect.at_read_uncommitted or is_callers(connections[using]):
+        if not db.dialect.at_read_uncommitted or is_callers(using):
             return set()
         db.cursor.execute(db.dialect.at_read_uncommitted)
         rows = db.rows(AWAITED, ids=ids)

@@ -84,7 +84,7 @@ def meters(db: Session, which: str, **values: Any) -> Counts:
 def lock_meters(db: Session, keys: Collection[str]) -> None:
     locked(db, keys)
     # What such a limit holds back is looked at again.
-    open_holds(db, keys, None)
+    open_holds(db, keys)
 
 
 @retry_transaction

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
+from math import inf
+from typing import NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -76,24 +77,24 @@ def forget_idle(ids: list[int], *, using: str, idle: float, now: Now = None) -> 
     the very moment in which it is deleted may be made anew with the share of someone who has
     none; so those that carry another share than they should are corrected here, too.
     """
-    with reading(using) as db:
-        found = idle_rows(db, ids, idle, now)
+    with reading(using, now=now) as db:
+        found = idle_rows(db, ids, idle)
     if found:
-        with in_transaction(using) as db:
+        with in_transaction(using, now=now) as db:
             for model in MODELS:
                 asleep = model._base_manager.using(using).filter(pk__in=found, has_waiting=False)
                 held = asleep.order_by("pk").select_for_update(skip_locked=True)
                 # Once more, as they are now that nobody else can change them.
-                if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle, now):
+                if still := idle_rows(db, list(held.values_list("pk", flat=True)), idle):
                     model._base_manager.using(using).filter(pk__in=still).delete()
     correct_shares([id_ for id_ in ids if not is_gated(id_)], using=using)
 
 
-def idle_rows(db: Session, ids: list[int], idle: float, now: Now) -> list[int]:
+def idle_rows(db: Session, ids: list[int], idle: float) -> list[int]:
     """Return those of these rows that nobody needs."""
     if not ids:
         return []
-    rows = db.rows(IDLE_ROWS, now=now, after={"idle_since": -idle}, ids=ids)
+    rows = db.rows(IDLE_ROWS, after={"idle_since": -idle}, ids=ids)
     places = {place: place_of(db, *place) for place in {(row[1], row[2]) for row in rows}}
     return [
         id_
@@ -102,35 +103,31 @@ def idle_rows(db: Session, ids: list[int], idle: float, now: Now) -> list[int]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPosition:
+class SweepPosition(NamedTuple):
     """
     What is needed of the accounts of a queue, or of the lanes behind a gate: those with the
     last finish tags, and accounts ahead of the virtual time.
     """
 
-    competing: bool
-    last_tag: float = 0.0
-    virtual_time: float = 0.0
+    last_tag: float
+    virtual_time: float
 
     def spares(self, virtual_time: float, finish_tag: float, policy: int) -> bool:
-        if not self.competing:
-            return True
-        if finish_tag and finish_tag >= self.last_tag:
-            return False
-        return policy != Policy.FAIR or virtual_time <= self.virtual_time
+        is_last = 0.0 < finish_tag >= self.last_tag
+        is_ahead = policy == Policy.FAIR and virtual_time > self.virtual_time
+        return not (is_last or is_ahead)
 
 
 def place_of(db: Session, queue: str, gate: int) -> SweepPosition:
-    using = db.cursor.db.alias
-    users = Account.objects.using(using).filter(queue=queue)
-    held = Hold.objects.using(using).filter(queue=queue)
+    """Return what is needed; where nobody competes, nothing is."""
+    users = Account.objects.using(db.using).filter(queue=queue)
+    held = Hold.objects.using(db.using).filter(queue=queue)
     if not (users.filter(ready=True).exists() or held.exists()):
-        return SweepPosition(competing=False)
-    rows = Lane.objects.using(using).filter(gate=gate) if gate else users
+        return SweepPosition(inf, inf)
+    rows = Lane.objects.using(db.using).filter(gate=gate) if gate else users
     tags = rows.filter(finish_tag__gt=0.0).order_by("-finish_tag")
     last = [*tags.values_list("finish_tag", flat=True)[LAST - 1 : LAST], 0.0]
-    return SweepPosition(True, last[0], floor(db, queue).virtual_time)
+    return SweepPosition(last[0], floor(db, queue).virtual_time)
 
 
 @retry_transaction

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from django.db import connections
-
 from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
 
@@ -28,12 +26,13 @@ MOST = 4 * BATCH
 # and server may move apart between looks, too.
 LATE_COMMIT = 0.5
 
-ANY_DUE = """
-SELECT (
+TIMER_DUE = """(
     SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}{since}
     ORDER BY "timer_at" LIMIT 1
-), (
-    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
+)"""
+ANY_DUE = f"""
+SELECT {TIMER_DUE}, (
+    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {{now}} ORDER BY "due_at" LIMIT 1
 )
 """
 DUE = """
@@ -84,9 +83,9 @@ def fire_timers(marks: Watermarks, *, using: str, now: Now) -> int:
 @retry_transaction
 def are_due(marks: Watermarks, *, using: str, now: Now) -> tuple[bool, bool]:
     """Return whether tickets are due, and whether schedules are."""
-    with reading(using) as db:
+    with reading(using, now=now) as db:
         began = time.monotonic()
-        timers, ticks = db.execute(ANY_DUE, now=now, since=since(db, marks)).fetchone()
+        timers, ticks = db.execute(ANY_DUE, since=since(db, marks)).fetchone()
         note_look(db, marks, began, due=timers is not None)
         return timers is not None, ticks is not None
 
@@ -107,13 +106,13 @@ def note_look(db: Session, marks: Watermarks, began: float, *, due: bool) -> Non
 
 @retry_transaction
 def fire_batch(marks: Watermarks, *, using: str, now: Now) -> int:
-    lasting = is_callers(connections[using])
-    with in_transaction(using) as db:
+    lasting = is_callers(using)
+    with in_transaction(using, now=now) as db:
         more = "" if lasting else db.dialect.asynchronous_commit
         parts = {"asynchronous_commit": more, "since": since(db, marks)}
         # What others hold, they fire.
-        rows = db.rows(DUE + db.dialect.skip_clause, {"limit": BATCH}, now=now, **parts)
-        accounts = Accounts(now)
+        rows = db.rows(DUE + db.dialect.skip_clause, {"limit": BATCH}, **parts)
+        accounts = Accounts()
         lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
         loss = close.Loss(crashed=lapsed)
         back = close.lose(db, accounts, close.lock_tickets(db, lapsed), loss)
@@ -143,7 +142,7 @@ def wake_forgotten_lanes(*, using: str) -> int:
         ids = [task_id for (task_id,) in sleeping(db, SLEEPING) if task_id is not None]
     if ids:
         with in_transaction(using) as db:
-            woken += wake(db, owners_of(db, ids), None)
+            woken += wake(db, owners_of(db, ids))
     if woken:
         notify_workers(using=using)
     return woken
@@ -203,7 +202,7 @@ def admit(db: Session, ids: list[int], accounts: Accounts) -> None:
     accounts.lock(db, {owner.account for owner in owners})
     if ids:
         db.unanswered.execute(READMIT, ids=ids)
-        wake(db, owners, accounts.now)
+        wake(db, owners)
 
 
 # Give back what a holder has, such as a processor that died.
@@ -232,12 +231,12 @@ def give_back(
     ``keep`` are the fences of the leases that the holder still works under. No lease of the
     holder may be longer than ``alive_time``.
     """
-    with in_transaction(using) as db:
+    with in_transaction(using, now=now) as db:
         statement = HELD + db.dialect.lock_clause
-        found = db.rows(statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1})
+        found = db.rows(statement, {"holder": holder}, after={"horizon": alive_time + 1})
         tickets = [close.LockedTicket(*row) for row in found]
         left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
-        accounts = Accounts(now)
+        accounts = Accounts()
         back = close.lose(db, accounts, left, loss)
         admit(db, sorted(back), accounts)
         accounts.write(db)

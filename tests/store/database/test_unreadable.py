@@ -114,7 +114,7 @@ class UnreadableTests(TransactionTestCase):
         store.upkeep.wake_forgotten_lanes(using="default")
 
         self.assertEqual(store.take_alone(ClaimRequest(queues=["default"], **terms)), [])
-        held = store.acquire(["default"], **terms)
+        held = store.acquire(ClaimRequest(queues=["default"], **terms))
         self.assertEqual([(lease.key, lease.crashes) for lease in held], [("good", 0)])
 
     def test_the_callers_transaction_is_the_callers(self):

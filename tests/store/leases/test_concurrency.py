@@ -15,7 +15,7 @@ from django_perfectqueue.models import Account, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.values import new_holder
 
-from ...factories import assert_books_balance, completion, finish_and_acquire
+from ...factories import acquire, assert_books_balance, completion, finish_and_acquire
 
 fork = multiprocessing.get_context("fork")
 
@@ -58,7 +58,7 @@ def acquire_capped(cap, ready, stop, excess):
     holder = new_holder()
     ready.wait()
     while not stop.is_set():
-        held = store.acquire(["default"], limit=5, alive_time=60, holder=holder, using="default")
+        held = acquire(5, lease=60, holder=holder, now=None)
         if held and len(held) > cap:
             excess.value += 1
         store.finish([completion(lease) for lease in held], using="default")

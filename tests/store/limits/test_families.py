@@ -186,16 +186,16 @@ class FamilyTests(TestCase):
             "user:t": 7,
         }
         for few in (1, 26, 27, 100):
-            with mock.patch.object(meters, "FEW_FAMILIES", few), reading("default") as db:
-                found = meters.allowances(db, {*held, "type:t"}, NOON)
+            with mock.patch.object(meters, "FEW_FAMILIES", few), reading("default", now=NOON) as db:
+                found = meters.allowances(db, {*held, "type:t"})
                 self.assertEqual({key: one.max_running for key, one in found.items()}, held)
 
     def test_a_row_of_another_scope_with_the_same_name_is_none_of_a_key(self):
         set_limit("mail", scope="queue", max_running=1)
         set_limit("mail-*", scope="type", max_running=1)
-        with reading("default") as db:
+        with reading("default", now=NOON) as db:
             wanted = {"name:mail", "queue:other", "type:mail", "name:mail-1"}
-            self.assertEqual(meters.allowances(db, wanted, NOON), {})
+            self.assertEqual(meters.allowances(db, wanted), {})
 
 
 class StatementTests(TransactionTestCase):

@@ -22,7 +22,7 @@ from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.shared.status import NEVER, ProcessorStatus
 
 from ...databases.lifetime import is_alive
-from ...factories import assert_books_balance, submit
+from ...factories import acquire, assert_books_balance, submit
 from ...waiting import wait_until
 from ..forked import SILENT, SLOW_MACHINE, ForkedWorkerTestCase, plan_of
 
@@ -211,7 +211,7 @@ class ReaperTests(TestCase):
     def setUp(self):
         for number, type_ in enumerate(["locked", "sleep", "deaf", "report"]):
             submit(type_, type=type_, now=None, priority=-number, time_limit=5)
-        taken = store.acquire(["default"], limit=4, alive_time=50, holder=7, using="default")
+        taken = acquire(4, lease=50, holder=7, now=None)
         self.ids = {lease.key: lease.task_id for lease in taken}
         self.cost = {lease.key: lease.charge for lease in taken}
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ...arithmetic.fair_order import UserLanes
 from ...database.transaction import Session
 from ...leases import ClaimedRow
 from ...values import ClaimRequest
 from . import mysql, postgresql, sqlite
+from .only_lane import Alone
 
 
 class Statements(NamedTuple):
@@ -18,12 +18,12 @@ class Statements(NamedTuple):
     ``claim`` takes up to so many tickets of each lane, lane by lane until it is so many, for a
     request under a token. ``claim_alone`` takes tickets of the only open lane of its first queue,
     where it has no cap, there are no limits and no timer is due, and charges it; it returns rows
-    as ``claim`` does, each with its lane as it was. ``aware`` makes an aware time of one in these
+    as ``claim`` does, and the lane as it was. ``aware`` makes an aware time of one in these
     rows.
     """
 
     claim: Callable[[Session, Mapping[int, int], int, ClaimRequest, int], list[ClaimedRow]]
-    claim_alone: Callable[[Session, ClaimRequest, int], list[tuple[ClaimedRow, UserLanes]]]
+    claim_alone: Callable[[Session, ClaimRequest, int], Alone]
     aware: Callable[[Any], datetime]
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from datetime import timezone
 from operator import methodcaller
 
-from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import numbers
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, named
 from ...values import ClaimRequest
-from .only_lane import LANE, ONLY_LANE, with_lanes
+from .only_lane import LANE, ONLY_LANE, Alone, with_lane
 
 LINE = """
 (SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
@@ -71,23 +70,20 @@ aware = methodcaller("replace", tzinfo=timezone.utc)
 def claim(
     db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
 ) -> list[ClaimedRow]:
-    picked, now = lock_lines(db, wants, limit), request.now
+    picked = lock_lines(db, wants, limit)
     if not picked:
         return []
     ids, later = numbers(sorted(picked)), db.dialect.later("%(seconds)s")
     values = {"holder": request.holder, "token": token, "seconds": request.alive_time}
-    db.execute(TAKE, values, now=now, later=later, ids=ids)
-    return named(db.rows(READ + db.dialect.current_clause(db.cursor), now=now, ids=ids))
+    db.execute(TAKE, values, later=later, ids=ids)
+    return named(db.rows(READ + db.dialect.current_clause(db.cursor), ids=ids))
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
-    asked, now = {"queue": request.queues[0], "limit": request.limit}, request.now
-    claimed = with_lanes(db.rows(LOCK_ALONE, asked, now=now))
-    if not claimed:
-        return []
-    lane = claimed[0][1]
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
+    asked = {"queue": request.queues[0], "limit": request.limit}
+    claimed, lane = with_lane(db.rows(LOCK_ALONE, asked))
+    if lane is None:
+        return [], None
     values = {
         "holder": request.holder,
         "token": token,
@@ -96,11 +92,11 @@ def claim_alone(
         "tasks": len(claimed),
         "charge": lane.charge(abs(lane.cost)) * len(claimed),
     }
-    ids, later = [row.task_id for row, _lane in claimed], db.dialect.later("%(seconds)s")
-    done = db.execute(TAKE_ALONE, values, now=now, later=later, ids=ids)
+    ids, later = [row.task_id for row in claimed], db.dialect.later("%(seconds)s")
+    done = db.execute(TAKE_ALONE, values, later=later, ids=ids)
     # Nothing is written where the lane was deleted meanwhile.
     taken = claimed if done.rowcount else []
-    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in taken]
+    return [row._replace(attempt=row.attempt + 1) for row in taken], lane
 
 
 def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:

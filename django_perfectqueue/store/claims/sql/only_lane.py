@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.base import Row
 from ...leases import ClaimedRow, in_line, named
+from ...upkeep.timers import TIMER_DUE
 from ...values import START, Watermarks
 
-ONLY_LANE = """(
+NO_TIMER_OR_LIMIT = f"""{TIMER_DUE} IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL"""
+ONLY_LANE = f"""(
     SELECT "id" FROM (
         SELECT COUNT(*) AS "count", MAX("id") AS "id", MAX("has_open") AS "has_open",
             MAX("max_running") AS "max_running"
@@ -20,12 +24,7 @@ ONLY_LANE = """(
         ) AS "ready"
     ) AS "first"
     WHERE "count" = 1 AND NOT "has_open" AND "max_running" IS NULL
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {now}
-            ORDER BY "timer_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND {NO_TIMER_OR_LIMIT.replace("{since}", "")}
 )"""
 FROM_MARK = """
 AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id") >= (
@@ -34,6 +33,8 @@ AND ("ticket"."rank", "ticket"."run_at", "ticket"."task_id") >= (
     CASE {lane} {tickets} ELSE {start_ticket} END
 )
 """
+# What was claimed of the only lane, and the lane as it was.
+Alone = tuple[list[ClaimedRow], UserLanes | None]
 LANE = '"only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"'
 
 
@@ -52,19 +53,19 @@ def from_mark(marks: Watermarks, lane: str) -> str:
     )
 
 
-def with_lanes(rows: Iterable[Row]) -> list[tuple[ClaimedRow, UserLanes]]:
-    """Return rows that end with the columns of LANE, in line, each with its lane."""
-    claimed = []
-    for *columns, virtual_time, cost, weight, policy in rows:
-        [one] = named([tuple(columns)])
-        lane = UserLanes(
-            id=one.lane,
-            virtual_time=virtual_time,
-            cost=cost,
-            weight=weight,
-            room=None,
-            policy=policy,
-        )
-        claimed.append((one, lane))
+def with_lane(rows: Sequence[Row]) -> Alone:
+    """Return rows that end with the columns of LANE, in line, and their lane; None without rows."""
+    if not rows:
+        return [], None
     # Not by the statement: MySQL and MariaDB would make a temporary table for it.
-    return sorted(claimed, key=lambda one: in_line(one[0]))
+    claimed = sorted(named([row[:-4] for row in rows]), key=in_line)
+    virtual_time, cost, weight, policy = rows[0][-4:]
+    lane = UserLanes(
+        id=claimed[0].lane,
+        virtual_time=virtual_time,
+        cost=cost,
+        weight=weight,
+        room=None,
+        policy=policy,
+    )
+    return claimed, lane

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 
-from ...arithmetic.fair_order import LEAST_COST, UserLanes
+from ...arithmetic.fair_order import LEAST_COST
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql_server import array
 from ...database.transaction import Session
 from ...leases import LATE, TASK, TICKET, ClaimedRow, in_line, named
 from ...upkeep.timers import since
 from ...values import START, ClaimRequest, Watermarks
-from .only_lane import LANE, from_mark, with_lanes
+from .only_lane import LANE, NO_TIMER_OR_LIMIT, Alone, from_mark, with_lane
 
 # Within what Python has: a time that is none holds up nobody.
 EPOCH = """EXTRACT(EPOCH FROM GREATEST(
@@ -26,18 +26,15 @@ RUN_AT = EPOCH.format('"ticket"."run_at"')
 # Return a time as CLAIM returns it, aware: the driver's own way asks for its zone each time.
 aware = partial(datetime.fromtimestamp, tz=timezone.utc)
 
-CLAIM = f"""
-WITH "want" AS (
-    SELECT * FROM unnest(
-        %(lanes)s::bigint[], %(counts)s::int[], %(ranks)s::int[], %(times)s::float8[],
-        %(ids)s::bigint[]
-    ) AS "want" ("lane", "count", "rank", "time", "id")
-)
+TAKE = f"""
 UPDATE "perfectqueue_ticket" AS "ticket"
 SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
     "token" = %(token)s, "timer_at" = {{later}}
 FROM "perfectqueue_task" AS "task"
-WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY({{line}}))
+RETURNING {TICKET}, {RUN_AT}, COALESCE({LATE}, false), {TASK}
+"""
+WANTED = """
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
         SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
@@ -48,11 +45,21 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         FOR UPDATE SKIP LOCKED
     ) AS "line"
     LIMIT %(limit)s
-))
-RETURNING {TICKET}, {RUN_AT},
-    COALESCE({LATE}, false), {TASK}
+"""
+CLAIM = f"""
+WITH "want" AS (
+    SELECT * FROM unnest(
+        %(lanes)s::bigint[], %(counts)s::int[], %(ranks)s::int[], %(times)s::float8[],
+        %(ids)s::bigint[]
+    ) AS "want" ("lane", "count", "rank", "time", "id")
+) {TAKE.replace("{line}", WANTED)}
 """
 
+OF_ONLY_LANE = """
+    SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){from_mark}
+    ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
 # Not by ONLY_LANE: this reads the lane once.
 CLAIM_ALONE = f"""
 WITH "ready" AS (
@@ -63,28 +70,10 @@ WITH "ready" AS (
 "only" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "ready"
     WHERE "max_running" IS NULL AND NOT "has_open" AND (SELECT count(*) FROM "ready") = 1
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "timer_at" <= {{now}}{{since}}
-            ORDER BY "timer_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND {NO_TIMER_OR_LIMIT}
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
-"taken" AS (
-    UPDATE "perfectqueue_ticket" AS "ticket"
-    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "token" = %(token)s, "timer_at" = {{later}}
-    FROM "perfectqueue_task" AS "task"
-    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only"){{from_mark}}
-        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING {TICKET}, {RUN_AT},
-        COALESCE({LATE}, false), {TASK}
-),
+"taken" AS ({TAKE.replace("{line}", OF_ONLY_LANE)}),
 "charged" AS (
     UPDATE "perfectqueue_account" AS "lane"
     SET "running" = "lane"."running" + "count"."tasks",
@@ -126,19 +115,17 @@ def note(marks: Watermarks, rows: Sequence[ClaimedRow], began: float) -> None:
         marks.lanes.update((row.lane, in_line(row)) for row in sorted(rows, key=in_line))
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
     marks, began = request.marks, time.monotonic()
     marks.begin()
     statement = CLAIM_ALONE.replace("{since}", since(db, marks))
     statement = statement.replace("{from_mark}", from_mark(marks, '(SELECT "id" FROM "only")'))
     values = {"queue": request.queues[0], "limit": request.limit}
-    claimed = with_lanes(run(db, statement, values, request, token))
-    note(marks, [row for row, _lane in claimed], began)
+    claimed, lane = with_lane(run(db, statement, values, request, token))
+    note(marks, claimed, began)
     if claimed:
         marks.looked(began, due=False)
-    return claimed
+    return claimed, lane
 
 
 def run(
@@ -146,4 +133,4 @@ def run(
 ) -> list[Row]:
     whose = {"holder": request.holder, "token": token, "seconds": request.alive_time}
     later = db.dialect.later("%(seconds)s")
-    return db.rows(sql, {**values, **whose}, now=request.now, later=later)
+    return db.rows(sql, {**values, **whose}, later=later)

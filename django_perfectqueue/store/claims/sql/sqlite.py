@@ -7,20 +7,13 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from ...arithmetic.fair_order import UserLanes
 from ...database.dialects.sqlite import stamp, to_json
 from ...database.transaction import Session
-from ...leases import LATE, TASK, TICKET, ClaimedRow, named
+from ...leases import LATE, LINE, TASK, TICKET, ClaimedRow, named
 from ...values import ClaimRequest
-from .only_lane import LANE, ONLY_LANE, with_lanes
+from .only_lane import LANE, ONLY_LANE, Alone, with_lane
 
 CREATED = '"task"."created_at"'
-LINE = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "state" = 0 AND "lane" = %(lane)s
-ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
-"""
-
 TAKE = """
 UPDATE "perfectqueue_ticket"
 SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
@@ -63,7 +56,6 @@ aware = datetime.fromisoformat
 def claim(
     db: Session, wants: Mapping[int, int], limit: int, request: ClaimRequest, token: int
 ) -> list[ClaimedRow]:
-    now = request.now or timezone.now()
     picked: list[int] = []
     for lane, count in wants.items():
         if len(picked) == limit:
@@ -73,32 +65,25 @@ def claim(
         picked += [task_id for (task_id,) in found]
     if not picked:
         return []
-    ids = take(db, picked, request, token, now)
-    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())
+    ids = take(db, picked, request, token)
+    return named(db.execute(READ, {"ids": ids}).fetchall())
 
 
-def take(
-    db: Session, picked: Sequence[int], request: ClaimRequest, token: int, now: datetime
-) -> str:
+def take(db: Session, picked: Sequence[int], request: ClaimRequest, token: int) -> str:
     """Take tickets; return their ids as JSON."""
     ids = to_json(picked)
-    until = stamp(now + timedelta(seconds=request.alive_time))
+    until = stamp((db.now or timezone.now()) + timedelta(seconds=request.alive_time))
     values = {"holder": request.holder, "token": token, "until": until, "ids": ids}
     db.execute(TAKE, values)
     return ids
 
 
-def claim_alone(
-    db: Session, request: ClaimRequest, token: int
-) -> list[tuple[ClaimedRow, UserLanes]]:
-    now = request.now or timezone.now()
+def claim_alone(db: Session, request: ClaimRequest, token: int) -> Alone:
     asked = {"queue": request.queues[0], "limit": request.limit}
-    found = db.execute(READ_ALONE, asked, now=now)
-    claimed = with_lanes(found.fetchall())
-    if claimed:
-        take(db, [row.task_id for row, _lane in claimed], request, token, now)
-        lane = claimed[0][1]
+    claimed, lane = with_lane(db.execute(READ_ALONE, asked).fetchall())
+    if lane is not None:
+        take(db, [row.task_id for row in claimed], request, token)
         charge = lane.charge(abs(lane.cost)) * len(claimed)
         values = {"lane": lane.id, "tasks": len(claimed), "charge": charge}
-        db.execute(CHARGE, values, now=now)
-    return [(row._replace(attempt=row.attempt + 1), lane) for row, lane in claimed]
+        db.execute(CHARGE, values)
+    return [row._replace(attempt=row.attempt + 1) for row in claimed], lane

@@ -76,14 +76,6 @@ class Entry(NamedTuple):
     short: bool
 
 
-class FinishReport(NamedTuple):
-    """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
-
-    worker: str
-    monotonic: float
-    now: Now
-
-
 # By the fences of leases whose tickets were closed who follows them, and how many seconds their
 # lanes were charged while they ran, as the tickets say.
 Closed = dict[tuple[int, int], tuple[int | None, float | None]]
@@ -269,10 +261,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+        self, cursor: Cursor, completions: Sequence[Completion], worker: str, now: Now
     ) -> Closed:
         """
-        Close the tickets that are still held as given; return what they said.
+        Close the tickets that are still held as given, and say that this worker has finished the
+        tasks; return what they said.
         """
 
     def remove(self, cursor: Cursor, ids: Collection[int]) -> dict[int, int]:

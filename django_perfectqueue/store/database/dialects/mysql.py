@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import islice
@@ -11,7 +12,7 @@ from operator import attrgetter
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Now
-from .base import CHARGED, TICKETS, Closed, Entry, FinishReport, in_parts, naive, numbers
+from .base import CHARGED, TICKETS, Closed, Entry, in_parts, naive, numbers
 from .mysql_server import MySQLErrors, begun_with_first, committed, filled_for, reads_committed
 from .mysql_submit import MICROSECONDS, MySQLSubmit
 from .packet import unanswered
@@ -163,7 +164,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         )
 
     def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+        self, cursor: Cursor, completions: Sequence[Completion], worker: str, now: Now
     ) -> Closed:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
@@ -177,7 +178,7 @@ class MySQL(MySQLErrors, MySQLSubmit):
         # The server closes the connection at a larger statement.
         sizes = [escaped_length(done.result) if done.result else 0 for done in written]
         for some in in_parts(written, sizes, self.packet(cursor, written)):
-            self.write_results(cursor, some, report)
+            self.write_results(cursor, some, worker, now)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
 
@@ -198,9 +199,9 @@ class MySQL(MySQLErrors, MySQLSubmit):
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
-        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+        self, cursor: Cursor, completions: Sequence[Completion], worker: str, now: Now
     ) -> None:
-        worker, monotonic, now = report
+        monotonic = time.monotonic()
         given: list[str] = []
         parameters: dict[str, object] = {"worker": worker}
         for number, done in enumerate(completions):

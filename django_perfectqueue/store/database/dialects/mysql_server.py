@@ -29,7 +29,7 @@ def begun_with_first(connection: Any) -> Iterator[None]:
     starts = (BEGIN,) if reads_committed(connection) else (READ_COMMITTED, BEGIN)
     with ExitStack() as stack:
         # As SQLite's backend does: else atomic() switches autocommit off and on, by round trips.
-        connection._start_transaction_under_autocommit = nothing
+        connection._start_transaction_under_autocommit = lambda: None
         try:
             stack.enter_context(transaction.atomic(connection.alias))
         finally:
@@ -43,10 +43,6 @@ def begun_with_first(connection: Any) -> Iterator[None]:
 def filled_for(connection: Any, starts: Iterable[str]) -> AbstractContextManager[object]:
     several = takes_several_statements(connection)
     return filled(connection, starts, several=several, skip=1)
-
-
-def nothing() -> None:
-    return
 
 
 def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:

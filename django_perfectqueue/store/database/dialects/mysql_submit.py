@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Now, Submission
+from ...values import Ids, Now, Submission
 from .base import INSERT_TICKETS, TASK_COLUMNS, Dialect, stored_row
 from .mysql_server import is_taken, takes_several_statements
 
@@ -31,9 +31,7 @@ MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
 
 class MySQLSubmit(Dialect):
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         if len(tasks) == 1:
             return self.insert_one(cursor, tasks[0], now)
         taken = self.find_tasks(cursor, tasks)
@@ -52,7 +50,7 @@ class MySQLSubmit(Dialect):
         self.execute(cursor, tickets_of((fresh[task.queue, task.key], task) for task in free))
         return fresh
 
-    def insert_one(self, cursor: Cursor, task: Submission, now: Now) -> dict[tuple[str, str], int]:
+    def insert_one(self, cursor: Cursor, task: Submission, now: Now) -> Ids:
         """Store a task unless its key is taken; by one round trip where the driver can."""
         insert, parameters = self.insert_of([task])
         ticket = tickets_of([("LAST_INSERT_ID()", task)])
@@ -101,7 +99,7 @@ class MySQLSubmit(Dialect):
             rows.append(TASK.format(**marks))
         return INSERT_TASKS + ", ".join(rows), parameters
 
-    def find_tasks(self, cursor: Cursor, tasks: Sequence[Submission]) -> dict[tuple[str, str], int]:
+    def find_tasks(self, cursor: Cursor, tasks: Sequence[Submission]) -> Ids:
         keys: dict[str, list[str]] = {}
         for task in tasks:
             keys.setdefault(task.queue, []).append(task.key)

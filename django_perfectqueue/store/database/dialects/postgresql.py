@@ -10,6 +10,7 @@ array anew.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Sequence
 from typing import get_type_hints
 
@@ -17,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import ENDED, Completion, Now
-from .base import CHARGES, Closed, Entry, FinishReport, numbers
+from .base import CHARGES, Closed, Entry, numbers
 from .packet import packets, unanswered
 from .postgresql_server import (
     COMMIT_AND_WAIT,
@@ -133,9 +134,9 @@ class PostgreSQL(PostgreSQLAlone, PostgreSQLSubmit):
         return f"{{now}} + {seconds} * interval '1 second'"
 
     def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+        self, cursor: Cursor, completions: Sequence[Completion], worker: str, now: Now
     ) -> Closed:
-        worker, monotonic, now = report
+        monotonic = time.monotonic()
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),

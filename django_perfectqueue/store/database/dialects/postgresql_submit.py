@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import CHANNEL, Chunk, Now, Submission
+from ...values import CHANNEL, Chunk, Ids, Now, Submission
 from . import postgresql_server
 from .base import AWAKE, TASK_COLUMNS, TICKET_COLUMNS, Dialect, stored_row
 
@@ -91,19 +91,13 @@ class PostgreSQLSubmit(Dialect):
         # In the caller's transaction the driver sends BEGIN with the first statement of its own.
         return CursorAhead(connection, wire, tasks, IN_CALLERS) if status == OPEN else None
 
-    def submit(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
-    ) -> dict[tuple[str, str], int]:
+    def submit(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         return self.insert(cursor, SUBMIT_IF_FREE, tasks, now)
 
-    def submit_free(
-        self, cursor: Cursor, tasks: Sequence[Submission], now: Now
-    ) -> dict[tuple[str, str], int]:
+    def submit_free(self, cursor: Cursor, tasks: Sequence[Submission], now: Now) -> Ids:
         return self.insert(cursor, SUBMIT_ALL, tasks, now)
 
-    def insert(
-        self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: Now
-    ) -> dict[tuple[str, str], int]:
+    def insert(self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: Now) -> Ids:
         """Store tasks; a column that is the same in all is sent once."""
         fields = dict(zip(Submission._fields, zip(*tasks, strict=True), strict=True))
         fields["data"] = fields["payload"]
@@ -173,7 +167,7 @@ class CursorAhead:
     steps: tuple[str, str, str]
     sent: float = field(default_factory=time.monotonic)
     error: BaseException | None = None
-    fresh: dict[tuple[str, str], int] = field(default_factory=dict)
+    fresh: Ids = field(default_factory=dict)
 
     def execute(self, sql: str, parameters: object) -> None:
         with self.connection.wrap_database_errors, self.connection.cursor() as cursor:
@@ -227,7 +221,7 @@ class CursorAhead:
             raise errors.error_from_result(last, self.wire.info.encoding)
         return last
 
-    def arrival(self, tries: list[Any]) -> dict[tuple[str, str], int]:
+    def arrival(self, tries: list[Any]) -> Ids:
         """Return what was stored, noted in ``tries`` for a commit that may have failed."""
         self.arrive()
         if self.fresh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
@@ -21,7 +22,6 @@ from .base import (
     Closed,
     Dialect,
     Entry,
-    FinishReport,
     Problem,
     naive,
     stored_row,
@@ -151,10 +151,9 @@ class SQLite(Dialect):
         return ids
 
     def finish(
-        self, cursor: Cursor, completions: Sequence[Completion], report: FinishReport
+        self, cursor: Cursor, completions: Sequence[Completion], worker: str, now: Now
     ) -> Closed:
-        worker, monotonic, now = report
-        zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
+        zero = naive(now or clock.now()) - timedelta(seconds=time.monotonic())
         rows = [
             (
                 done.lease.task_id,

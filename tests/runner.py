@@ -22,6 +22,7 @@ from django.test.utils import iter_test_cases
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from django_perfectqueue.store.lanes.wake import fronts
 from django_perfectqueue.store.limits.meters import forget_limits
 
 from .databases.emptying import empty_instead_of_flush
@@ -104,10 +105,11 @@ class CountingResult(unittest.TextTestResult):
 
     def startTest(self, test: Any) -> None:  # noqa: N802
         """
-        Begin a test, which has heard of no limits, whatever ran before it; one that hangs ends
-        the run, with the stack of every thread.
+        Begin a test, which knows of no limits and of nothing slow, whatever ran before it; one
+        that hangs ends the run, with the stack of every thread.
         """
         super().startTest(test)
+        fronts.clear()
         for using in connections:
             forget_limits(using)
         faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stderr__)

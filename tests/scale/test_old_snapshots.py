@@ -1,6 +1,7 @@
 """A claim reads little although an old snapshot keeps what was taken since it began."""
 
 import math
+from collections import Counter
 from contextlib import closing
 from datetime import timedelta
 from unittest import mock, skipUnless
@@ -12,8 +13,10 @@ from django.utils import timezone
 from django_perfectqueue import store
 from django_perfectqueue.models import Account, State, Ticket
 from django_perfectqueue.store.claims.acquire import AHEAD
+from django_perfectqueue.store.database.transaction import reading
+from django_perfectqueue.store.lanes import wake
 from django_perfectqueue.store.values import Watermarks, new_holder
-from tests.factories import elsewhere, submit, submit_many
+from tests.factories import assert_books_balance, elsewhere, submit, submit_many
 
 from .meter import Meter
 
@@ -51,9 +54,15 @@ def execute(sql, *values):
         cursor.execute(sql, values or None)
 
 
-@skipUnless(connection.vendor == "postgresql", "Only PostgreSQL keeps entries of what is gone.")
-@mock.patch.multiple(Watermarks, MANY=0, SLOW=0.0, LEAST=600.0, MOST=600.0)
-class OldSnapshotTests(TransactionTestCase):
+keeps_what_is_gone = skipUnless(
+    connection.vendor == "postgresql", "Only PostgreSQL keeps entries of what is gone."
+)
+all_is_slow = mock.patch.multiple(Watermarks, MANY=0, SLOW=0.0, LEAST=600.0, MOST=600.0)
+
+
+class Pinned(TransactionTestCase):
+    """Beside an open snapshot, with a task that was taken before it."""
+
     def setUp(self):
         self.marks = Watermarks()
         submit("first", now=None)
@@ -63,15 +72,6 @@ class OldSnapshotTests(TransactionTestCase):
         with pinned.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("SELECT txid_current()")
-
-    def take_many(self, ahead=timedelta(minutes=-1)):
-        """Have many tickets of the lane taken whose leases end so far ahead, and deleted."""
-        execute(FILL, TAKEN, self.first.lane)
-        # By statistics of an empty table each ticket could be looked for in all tasks.
-        execute('ANALYZE "perfectqueue_task", "perfectqueue_ticket"')
-        execute(TAKE, ahead)
-        execute(DELETE)
-        execute('ANALYZE "perfectqueue_ticket"')
 
     def claim(self, limit=1):
         request = store.values.ClaimRequest(
@@ -83,6 +83,19 @@ class OldSnapshotTests(TransactionTestCase):
             marks=self.marks,
         )
         return store.acquire(request)
+
+
+@keeps_what_is_gone
+@all_is_slow
+class OldSnapshotTests(Pinned):
+    def take_many(self, ahead=timedelta(minutes=-1)):
+        """Have many tickets of the lane taken whose leases end so far ahead, and deleted."""
+        execute(FILL, TAKEN, self.first.lane)
+        # By statistics of an empty table each ticket could be looked for in all tasks.
+        execute('ANALYZE "perfectqueue_task", "perfectqueue_ticket"')
+        execute(TAKE, ahead)
+        execute(DELETE)
+        execute('ANALYZE "perfectqueue_ticket"')
 
     def take_alone(self):
         request = store.values.ClaimRequest(
@@ -221,3 +234,67 @@ class OldSnapshotTests(TransactionTestCase):
         with transaction.atomic(), Meter().on() as meter:
             self.assertTrue(self.look().due)
         self.assertLessEqual(meter.pages, PAGES)
+
+
+VERSIONS = 10_000
+CHARGE_OFTEN = f"""
+DO $$ BEGIN FOR n IN 1..{VERSIONS} LOOP
+    UPDATE "perfectqueue_account" SET "virtual_time" = n * 0.001 WHERE "user" = 'dan';
+    COMMIT;
+END LOOP; END $$
+"""
+
+
+@keeps_what_is_gone
+@all_is_slow
+class ManyVersionsTests(Pinned):
+    """Beside the older versions of a user's row, each with a turn of its own."""
+
+    def setUp(self):
+        super().setUp()
+        for user in ("dan", "ann", "bob", "carl"):
+            for number in range(10):
+                submit(f"{user}-{number}", user=user, now=None)
+
+    def charge_often(self):
+        """Leave many versions before the others, of a user who is paused then."""
+        execute(CHARGE_OFTEN)
+        Account.objects.filter(user="dan").update(paused=True)
+        Account.objects.exclude(user="dan").update(virtual_time=VERSIONS * 0.001)
+
+    def take_some(self, count):
+        return [lease.user for _number in range(count) for lease in self.claim()]
+
+    def test_only_the_first_claim_reads_them(self):
+        self.charge_often()
+        pages = []
+        for _number in range(4):
+            with transaction.atomic(), Meter().on() as meter:
+                self.assertEqual(len(self.claim()), 1)
+            pages.append(meter.pages)
+        self.assertGreater(pages[0], 2 * PAGES)
+        self.assertLess(max(pages[1:]), PAGES, pages)
+
+    def test_only_the_first_floor_reads_them(self):
+        self.charge_often()
+        wake.fronts.clear()
+        self.enterContext(mock.patch.object(wake, "MAY_TAKE", 0.0))
+        pages = []
+        for _number in range(3):
+            with transaction.atomic(), reading("default") as db, Meter().on() as meter:
+                self.assertGreater(wake.floor(db, "default").virtual_time, 0.0)
+            pages.append(meter.pages)
+        self.assertGreater(pages[0], 2 * PAGES)
+        self.assertLess(max(pages[1:]), PAGES, pages)
+
+    def test_all_are_served_and_the_books_balance(self):
+        served = Counter(self.take_some(40))
+        self.assertEqual(served, dict.fromkeys(("ann", "bob", "carl", "dan"), 10))
+        self.assertTrue(self.marks.turns)
+        assert_books_balance(self)
+
+    def test_one_who_comes_anew_is_served_beside_them(self):
+        self.take_some(20)
+        submit("new", user="new", now=None)
+        self.assertIn("new", self.take_some(21))
+        self.assertTrue(self.marks.turns)

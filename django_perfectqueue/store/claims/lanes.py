@@ -29,7 +29,7 @@ from .limited import COLUMNS, AccountRow, Limits, named
 
 LANES_READ_AT_LEAST = 8
 # How many times what an account has running lies before the first turn that is read.
-AHEAD = 4.0
+AHEAD = 2.0
 NO_VALUES: Mapping[str, str] = {}
 
 AROUND = f""", {TIMER_DUE} IS NOT NULL, (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL, (

@@ -296,7 +296,7 @@ class Session(NamedTuple):
             if isinstance(part, str):
                 sql = sql.replace(f"{{{name}}}", part)
             else:
-                sql, texts = self.dialect.with_list(sql, name, list(part))
+                sql, texts = self.dialect.with_list(sql, name, part)
                 parameters = {**(parameters or {}), **texts} if texts else parameters
         return self.dialect.execute(self.cursor, sql, parameters, now=self.now, after=after)
 

@@ -119,6 +119,8 @@ class Owner:
         return gate_id(self.queue, self.keys)
 
 
+# In seconds, what reading a floor may take more than a claim before it is slow.
+MAY_TAKE = 0.015
 # By database the marks of those who read a floor.
 fronts: defaultdict[str, Watermarks] = defaultdict(lambda: Watermarks(taken=Watermarks.MANY))
 
@@ -307,7 +309,7 @@ def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:
     asked = [*sorted(users), EVERYONE] if users else []
     rows = db.rows(statement, {"queue": queue}, users=asked)
     clock, least, usual = rows[0][:3]
-    if keeps and least is not None and marks.users_read(queue, began):
+    if keeps and least is not None and marks.users_read(queue, began + MAY_TAKE):
         marks.turns[queue] = least
     shares = chosen((row[3:] for row in rows), {(queue, user) for user in users})
     return Floor(

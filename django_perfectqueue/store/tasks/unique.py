@@ -161,12 +161,12 @@ def submit_after(
     """
     if not dead or not placed:
         return submit(placed) if placed else {}
-    rows = TaskQuerySet(Task, using=using).exclude(outcome__in=("", Outcome.FINISHED))
-    rows = rows.filter(pk__in=dead).order_by("pk").select_for_update().values_list("pk", flat=True)
+    rows = TaskQuerySet(Task, using=using).filter(pk__in=dead)
+    rows = rows.exclude(outcome__in=("", Outcome.FINISHED)).order_by("pk").select_for_update()
 
     def act() -> Mapping[Name, int] | None:
         with together(using=using):
-            return submit(placed) if len(rows.all()) == len(dead) else None
+            return submit(placed) if len(rows.values_list("pk")) == len(dead) else None
 
     with single_operation():
         return with_retries(act, using=using)

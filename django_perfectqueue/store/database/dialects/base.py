@@ -315,7 +315,7 @@ class Dialect(ABC):
         """
         return ""
 
-    def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
+    def delete(self, cursor: Cursor, table: str, ids: Collection[int], *, key: str = "id") -> None:
         """Delete rows by their primary keys; no other row is waited for."""
         statement = f'DELETE FROM "{table}" WHERE "{key}" IN ({{ids}})'
         self.execute(cursor, self.with_numbers(statement, "ids", ids))
@@ -355,13 +355,14 @@ class Dialect(ABC):
         return cursor
 
     def with_list(
-        self, sql: str, name: str, items: Sequence[int] | Sequence[str]
+        self, sql: str, name: str, values: Iterable[int] | Iterable[str]
     ) -> tuple[str, dict[str, str]]:
         """Return SQL with an IN list: numbers as they are, texts as parameters, with these."""
+        items = list(values)
         if items and isinstance(items[0], str):
             texts = {f"{name}_{number}": str(item) for number, item in enumerate(items)}
             return sql.replace(f"{{{name}}}", ", ".join([f"%({each})s" for each in texts])), texts
-        return self.with_numbers(sql, name, cast("Sequence[int]", items)), {}
+        return self.with_numbers(sql, name, cast("list[int]", items)), {}
 
     def with_numbers(self, sql: str, name: str, values: Collection[int]) -> str:
         """Return SQL with these numbers in its IN list."""

@@ -90,6 +90,8 @@ def finish_and_acquire(
         # Close these first: until then they count against caps and limits.
         refused = finish(finished, using=request.using, worker=worker, now=request.now)
         finished = ()
+        # Whom a cap held back may be far behind the first turn.
+        request.marks.turns.clear()
     if will_wake(using=request.using):
         # The commit may never come, as in a TestCase.
         wake_all_forgotten_lanes(using=request.using)

@@ -205,6 +205,8 @@ class Lanes:
                 self.enter_limits(scoped=bool(scoped), due=bool(due))
 
     def enter_limits(self, *, scoped: bool = False, due: bool = False) -> None:
+        # Whom a limit held back may be far behind the first turn.
+        self.request.marks.turns.clear()
         count = LANES_PROBED if self.wide else max(self.request.limit, LANES_READ_AT_LEAST)
         self.limits = Limits(self, count, scoped)
         self.limits.enter(due=due)

@@ -23,16 +23,15 @@ class Benchmarks(Command):
         option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
         option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
         option("--rounds", type=count, default=3, help="how often each is measured; %(default)s")
-        few, many = Scale.tasks, Scale.many
-        option("--tasks", type=count, default=few, help="of a drain of a peer of common speed")
-        option("--many", type=count, default=many, help="how many tasks a large backlog has")
+        about = "of a drain of a peer of common speed"
+        option("--tasks", type=count, default=Scale.tasks, help=about)
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         databases = options.databases or plan.DATABASES
         options.peers = those_installed(those_with(databases, options.peers or list(PEERS)))
         sites = started(databases if options.peers else (), stack)
         metrics = options.metrics or list(MEASURES)
-        scale = Scale(tasks=options.tasks, many=options.many)
+        scale = Scale(tasks=options.tasks)
         jobs = list(plan.jobs(options.rounds, metrics, list(sites), options.peers, scale))
         if not jobs:
             raise ValueError(

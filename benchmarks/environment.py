@@ -36,8 +36,6 @@ class Scale:
     submits: int = 2_000
     latencies: int = 200
     idle: float = 5.0
-    few: int = 10_000
-    many: int = 1_000_000
     cap: float = 60.0
 
 

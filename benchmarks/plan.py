@@ -18,12 +18,11 @@ from benchmarks.measures import MEASURES
 from benchmarks.peers import OURS, kind_of, make
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
-BESIDE_ITSELF = ("backlog", "snapshot")
 PARTS = {
     "perfectqueue-each": ("drain", "counts"),
-    "perfectqueue-users": ("bulk", "drain", "backlog", "counts"),
-    "pgqueuer-100": ("drain", "backlog", "snapshot", "counts"),
-    "raw-1": ("drain", "snapshot", "counts"),
+    "perfectqueue-users": ("bulk", "drain", "counts"),
+    "pgqueuer-100": ("drain", "counts"),
+    "raw-1": ("drain", "counts"),
 }
 """What is measured of a variant: where it would not differ, it has no part."""
 
@@ -45,17 +44,11 @@ def jobs(
     """
     Yield the samples round by round, the peers of one measure next to each other.
 
-    What disturbs the machine for a minute then disturbs all peers of that minute. Where a
-    peer is compared with itself, its variants are next to each other instead.
+    What disturbs the machine for a minute then disturbs all peers of that minute.
     """
     for number, metric in itertools.product(range(1, rounds + 1), metrics):
         variants = MEASURES[metric].variants
-        if metric in BESIDE_ITSELF:
-            found = itertools.product(databases, peers, variants)
-        else:
-            turned = itertools.product(variants, databases, peers)
-            found = ((database, peer, variant) for variant, database, peer in turned)
-        for database, peer, variant in found:
+        for variant, database, peer in itertools.product(variants, databases, peers):
             if takes_part(peer, metric, variant, database):
                 yield {
                     "round": number,
@@ -69,7 +62,7 @@ def jobs(
 
 def takes_part(peer: str, metric: str, variant: str, database: str) -> bool:
     kind = kind_of(peer)
-    if database not in kind.databases or not kind.measures(metric, variant):
+    if database not in kind.databases or metric not in kind.metrics:
         return False
     if metric == "latency" and variant != "1" and peer != OURS:
         return False

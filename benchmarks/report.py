@@ -284,27 +284,6 @@ def latency(results: Results) -> str:
     return listed(names, columns)
 
 
-def beside(metric: str, base: str) -> Any:
-    """Return what makes the table of a metric whose variants are compared with one of them."""
-
-    def table(results: Results) -> str:
-        variants = results.names(metric, 1)
-        others = [variant for variant in variants if variant != base]
-        rows = []
-        for first in results.rows(metric, base):
-            cells = [f"{first[3]} on {first[2]}", results.cell(first, "rate")]
-            for variant in others:
-                name = (metric, variant, *first[2:])
-                cells += [results.cell(name, "rate"), results.ratio(name, first, "rate")]
-            rows.append(cells)
-        heads = ["tasks/s", base]
-        for variant in others:
-            heads += [variant, f"÷ {base}"]
-        return in_columns(heads, rows)
-
-    return table
-
-
 def counts(results: Results) -> str:
     columns = ("statements", "commits", "syncs", "wal_bytes")
     rows = []
@@ -326,7 +305,5 @@ SECTIONS = (
     ("Submit in bulk", rates("bulk", "many")),
     ("Drain", drain),
     ("Latency and idleness", latency),
-    ("Beside a large backlog", beside("backlog", "waiting-few")),
-    ("Beside an old snapshot", beside("snapshot", "free")),
     ("What PostgreSQL counts, per task", counts),
 )

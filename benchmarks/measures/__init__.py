@@ -24,9 +24,5 @@ MEASURES = {
     "bulk": Metric(("many",), submit.many),
     "drain": Metric(("1", "2", "4"), drain.measure),
     "latency": Metric(("1", "8"), latency.measure),
-    "backlog": Metric(
-        ("waiting-few", "waiting-many", "scheduled-many", "finished-many"), drain.beside_backlog
-    ),
-    "snapshot": Metric(("free", "held"), drain.beside_snapshot),
     "counts": Metric(("1",), counts.measure),
 }

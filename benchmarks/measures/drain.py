@@ -7,28 +7,17 @@ says that nothing is pending. So starting up is not in it, and the last commit i
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from typing import Any
 
 from benchmarks import processes
-from benchmarks.database import Target, connect
 from benchmarks.environment import Environment, Workers, holds
 from benchmarks.probe import Start
 
 NARROW = 0.3
 LOOK = 0.02
 ENDING = 30.0
-LONGER = 2
-OPEN = {
-    "postgresql": ("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT txid_current()"),
-    "mariadb": (
-        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        "START TRANSACTION WITH CONSISTENT SNAPSHOT",
-    ),
-    "sqlite": ("BEGIN", "SELECT count(*) FROM sqlite_master"),
-}
 
 
 def measure(environment: Environment, variant: str) -> dict[str, Any]:
@@ -38,20 +27,9 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     found = environment.peer.instead("drain", count, processes)
     if found:
         return found
-    fill(environment, count)
-    return drained(environment, processes, count)
-
-
-def fill(environment: Environment, count: int) -> None:
     environment.checkpoint()
     environment.peer.fill(count)
     environment.analyze()
-
-
-def drained(
-    environment: Environment, processes: int, count: int, *, leave: bool = False
-) -> dict[str, Any]:
-    """Run so many tasks; ``leave`` has more waiting, and ends with the last one's start."""
     launched = time.monotonic_ns()
     with environment.workers(processes) as workers:
         environment.wait_for_first(workers)
@@ -59,12 +37,10 @@ def drained(
         before = Used(environment, workers)
         capped = not holds(lambda: environment.probe.count() >= count, environment.scale.cap, LOOK)
         after = Used(environment, workers)
-        pending = 0 if leave or capped else ended(environment)
+        pending = 0 if capped else ended(environment)
         last = time.monotonic_ns()
     starts = sorted(environment.probe.read(), key=lambda start: start.at)
-    if leave:
-        starts = starts[:count]
-    if leave or capped:
+    if capped:
         last = starts[-1].at
     return {
         "n": count,
@@ -73,7 +49,7 @@ def drained(
         **window(starts, processes, last),
         **per_task(before, after),
         "others": others(before, after),
-        **({} if leave or capped else checked(starts, count, pending)),
+        **({} if capped else checked(starts, count, pending)),
     }
 
 
@@ -153,41 +129,3 @@ def checked(starts: list[Start], count: int, pending: int) -> dict[str, Any]:
         "pending": pending,
         "whole": not missing and not repeated and not pending and len(runs) == count,
     }
-
-
-def beside_backlog(environment: Environment, variant: str) -> dict[str, Any]:
-    """Drain some of few or many that wait, and with many scheduled or finished beside few."""
-    kind, _, amount = variant.partition("-")
-    few, many = environment.scale.few, environment.scale.many
-    environment.prepare(1)
-    if kind == "waiting":
-        environment.peer.stock("waiting", few if amount == "few" else many)
-    else:
-        environment.peer.stock("waiting", few)
-        environment.peer.stock(kind, many)
-    environment.checkpoint()
-    environment.analyze()
-    count = min(environment.size(environment.scale.tasks), few)
-    return {**drained(environment, 1, count, leave=True), "few": few, "many": many}
-
-
-def beside_snapshot(environment: Environment, variant: str) -> dict[str, Any]:
-    """Drain beside a session that keeps an old snapshot, so that no dead row can be removed."""
-    environment.prepare(1)
-    count = environment.size(environment.scale.tasks) * LONGER
-    fill(environment, count)
-    with contextlib.ExitStack() as held:
-        if variant == "held":
-            held.enter_context(snapshot(environment.target))
-        return drained(environment, 1, count)
-
-
-@contextlib.contextmanager
-def snapshot(target: Target) -> Any:
-    link = connect(target)
-    for statement in OPEN[target.kind]:
-        link.run(statement)
-    try:
-        yield
-    finally:
-        link.close()

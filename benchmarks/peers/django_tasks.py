@@ -7,14 +7,11 @@ from typing import Any, ClassVar
 
 from .base import DjangoPeer, manage
 
-ENDED = {"id": "{uuid}", "status": "'SUCCESSFUL'", "finished_at": "{now}"}
-
 
 class DjangoTasks(DjangoPeer):
     backend: ClassVar[str]
     runs = "benchmarks.workers.django_tasks:noop"
     size = 0.3
-    rows = {"waiting": {"id": "{uuid}"}, "scheduled": {"id": "{uuid}", "run_after": "{tomorrow}"}}
     live = "status IN ('READY', 'RUNNING')"
 
     def settings(self, processes: int) -> dict[str, Any]:
@@ -34,7 +31,6 @@ class DjangoTasksDb(DjangoTasks):
     apps = ("django_tasks_db",)
     backend = "django_tasks_db.DatabaseBackend"
     table = "django_tasks_database_dbtaskresult"
-    rows = {**DjangoTasks.rows, "finished": {**ENDED, "started_at": "{now}"}}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("db_worker")] * processes
@@ -44,11 +40,10 @@ class DjangoOx(DjangoTasks):
     """``manage.py ox_worker --processes``, one thread each."""
 
     packages = ("django-ox",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "latency", "counts")
     apps = ("django_ox",)
     backend = "django_ox.backend.OxBackend"
     table = "django_ox_oxtask"
-    rows = {**DjangoTasks.rows, "finished": {**ENDED, "attempts": "1"}}
 
     def submit_many(self, indexes: Iterable[int]) -> None:
         from django_ox.bulk import enqueue_many
@@ -63,11 +58,10 @@ class DjQueue(DjangoTasks):
     """``manage.py dj_queue``, processes as asked, three threads each."""
 
     packages = ("dj-queue",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "latency", "counts")
     apps = ("dj_queue",)
     backend = "dj_queue.backend.DjQueueBackend"
     table = "dj_queue_jobs"
-    rows = {"waiting": {}, "finished": {"finished_at": "{now}"}}
     live = "finished_at IS NULL"
 
     def terms(self, processes: int) -> dict[str, Any]:
@@ -76,13 +70,6 @@ class DjQueue(DjangoTasks):
     def submit_many(self, indexes: Iterable[int]) -> None:
         backend: Any = self.noop.get_backend()
         backend.enqueue_all([(self.noop, [index], {}) for index in indexes])
-
-    def stock(self, kind: str, count: int) -> None:
-        id_ = self.uuid()
-        self.submit(0)
-        self.copy(self.table, count, {"id": id_, **self.differing(kind)})
-        if kind == "waiting":
-            self.copy("dj_queue_ready_executions", count, {"job_id": id_})
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("dj_queue")]

@@ -43,7 +43,6 @@ class Huey(Peer):
     packages = ("huey", "peewee")
     table = "task"
     runs = "benchmarks.workers.huey:noop"
-    rows = {"waiting": {}}
     size = 0.5
 
     def submit(self, index: int) -> None:
@@ -59,14 +58,9 @@ class Procrastinate(DjangoPeer):
 
     databases = ("postgresql",)
     packages = ("procrastinate", "psycopg")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "latency", "counts")
     table = "procrastinate_jobs"
     runs = "benchmarks.workers.procrastinate:noop"
-    rows = {
-        "waiting": {},
-        "scheduled": {"scheduled_at": "{tomorrow}"},
-        "finished": {"status": "'succeeded'::procrastinate_job_status", "attempts": "1"},
-    }
     live = "status IN ('todo', 'doing')"
     apps = ("procrastinate.contrib.django",)
     size = 0.3
@@ -89,9 +83,8 @@ class PgQueuer(Peer):
 
     databases = ("postgresql",)
     packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    metrics = ("submit", "bulk", "drain", "latency", "counts")
     table = "pgqueuer"
-    rows = {"waiting": {"execute_after": "{now}"}, "scheduled": {"execute_after": "{tomorrow}"}}
     size = 4.0
 
     def __init__(self, target: Target, *, batch: int | None = None) -> None:

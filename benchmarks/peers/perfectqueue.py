@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from benchmarks.database import Target
 from .base import DjangoPeer, manage
 
 DISPATCH = "benchmarks.workers.perfectqueue.NoopDispatch"
-DAY = timedelta(days=1)
 
 
 class PerfectQueue(DjangoPeer):
@@ -22,8 +20,7 @@ class PerfectQueue(DjangoPeer):
     """
 
     apps = ("django_perfectqueue",)
-    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
-    rows = {"waiting": {}, "scheduled": {}, "finished": {}}
+    metrics = ("submit", "bulk", "drain", "latency", "counts")
     persistent = False
     size = 2.0
 
@@ -39,41 +36,15 @@ class PerfectQueue(DjangoPeer):
         self.queue = Queue()
 
     def submit(self, index: int) -> None:
-        self.queue.submit(f"task-{index}", self.type, {"i": index}, user=self.user(index))
+        self.queue.submit(**self.task_of(index))
 
     def submit_many(self, indexes: Iterable[int]) -> None:
-        self.queue.submit_many(self.task("task", index) for index in indexes)
+        self.queue.submit_many(map(self.task_of, indexes))
 
-    def task(self, name: str, index: int, **more: Any) -> dict[str, Any]:
-        return {
-            "key": f"{name}-{index}",
-            "type": self.type,
-            "data": {"i": index},
-            "user": self.user(index),
-            **more,
-        }
-
-    def user(self, index: int) -> str | None:
-        return f"user-{index % self.users}" if self.users else None
-
-    def stock(self, kind: str, count: int) -> None:
-        if kind == "waiting":
-            self.submit_many(range(count))
-        elif kind == "scheduled":
-            later = (self.task("later", index, run_at=DAY) for index in range(count))
-            self.queue.submit_many(later)
-        else:
-            self.copy_a_finished_task(count)
-
-    def copy_a_finished_task(self, count: int) -> None:
-        """Finish one task as a worker does, and copy its row: an ended task has no other."""
-        from django_perfectqueue.models import Task
-
-        self.queue.submit("done-0", self.type, {"i": 0})
-        task = self.queue.poll()
-        assert task is not None
-        task.finish()
-        self.copy(Task._meta.db_table, count, {"key": self.numbered("done")})
+    def task_of(self, index: int) -> dict[str, Any]:
+        """Return a task as Queue.submit_many() takes it."""
+        user = f"user-{index % self.users}" if self.users else None
+        return {"key": f"task-{index}", "type": self.type, "data": {"i": index}, "user": user}
 
     def workers(self, processes: int) -> list[list[str]]:
         return [manage("pq_worker", DISPATCH, "--processors", processes)]
@@ -95,15 +66,10 @@ class Load(PerfectQueue):
         self.folder = folder
         self.submitted = 0
 
-    def task_of(self, index: int) -> dict[str, Any]:
-        """Return a task as Queue.submit_many() takes it, where ``top_up()`` submits them."""
-        raise NotImplementedError
-
     def top_up(self, begun: int, stock: int) -> None:
         """Where fewer wait than so many, submit as many more."""
         if self.submitted - begun < stock:
-            indexes = range(self.submitted, self.submitted + stock)
-            self.queue.submit_many(map(self.task_of, indexes))
+            self.submit_many(range(self.submitted, self.submitted + stock))
             self.submitted += stock
 
     def settings(self, processes: int) -> dict[str, Any]:

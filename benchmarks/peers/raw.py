@@ -93,9 +93,8 @@ COLUMNS = {
 
 
 class Raw(Peer):
-    metrics = ("submit", "bulk", "drain", "snapshot", "counts")
+    metrics = ("submit", "bulk", "drain", "counts")
     table = TABLE
-    rows = {"waiting": {"run_at": "{now}"}}
 
     def __init__(self, target: Target, *, batch: int) -> None:
         super().__init__(target)

@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks import probe, processes
 from benchmarks.database import Link, Target, connect
 from benchmarks.environment import Live
-from benchmarks.measures.drain import snapshot
 from benchmarks.measures.latency import LONGEST, SHORTEST
 from benchmarks.peers.perfectqueue import Load
 from benchmarks.report import percentile
@@ -54,6 +53,14 @@ DEAD = {
     "postgresql": "SELECT sum(n_dead_tup) FROM pg_stat_user_tables",
     "mariadb": "SELECT count FROM information_schema.innodb_metrics"
     " WHERE name = 'trx_rseg_history_len'",
+}
+OPEN = {
+    "postgresql": ("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT txid_current()"),
+    "mariadb": (
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+    ),
+    "sqlite": ("BEGIN", "SELECT count(*) FROM sqlite_master"),
 }
 # Statements that only a janitor runs, while it purges.
 JANITORS = """
@@ -197,6 +204,17 @@ class Run(Live):
         for table in TABLES:
             found[f"rows_{table}"] = float(link.value(f"SELECT count(*) FROM perfectqueue_{table}"))
         return found
+
+
+@contextlib.contextmanager
+def snapshot(target: Target) -> Any:
+    link = connect(target)
+    for statement in OPEN[target.kind]:
+        link.run(statement)
+    try:
+        yield
+    finally:
+        link.close()
 
 
 def sizes(target: Target, link: Link) -> tuple[float, float, float]:

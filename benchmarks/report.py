@@ -244,23 +244,7 @@ def drain(results: Results) -> str:
             "tasks",
         ]
         parts.append(in_columns(heads, rows))
-        parts.append(each_beside_the_floor(results, database, variants))
-    return "\n\n".join(filter(None, parts))
-
-
-def each_beside_the_floor(results: Results, database: str, variants: Sequence[str]) -> str:
-    """Return the ratio of one durable finish a task to the least that this takes."""
-    ratios = [
-        results.ratio(
-            ("drain", variant, database, f"{OURS}-each"),
-            ("drain", variant, database, "pgbench"),
-            "rate",
-        )
-        for variant in variants
-    ]
-    if not any(ratio != "-" for ratio in ratios):
-        return ""
-    return f"{OURS}-each ÷ pgbench, which commits as often: {' / '.join(ratios)}."
+    return "\n\n".join(parts)
 
 
 def latency(results: Results) -> str:

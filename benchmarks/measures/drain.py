@@ -24,9 +24,6 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     processes = int(variant)
     count = environment.size(environment.scale.tasks) * (1 if processes == 1 else 2)
     environment.prepare(processes)
-    found = environment.peer.instead("drain", count, processes)
-    if found:
-        return found
     environment.checkpoint()
     environment.peer.fill(count)
     environment.analyze()

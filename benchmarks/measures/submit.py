@@ -14,8 +14,6 @@ MORE = 100
 def one_by_one(environment: Environment, variant: str) -> dict[str, Any]:
     count = environment.scale.submits
     environment.prepare(1)
-    if found := environment.peer.instead("submit", count, 1):
-        return found
     environment.checkpoint()
     for index in range(WARM_UP):
         environment.peer.submit(index)

@@ -30,7 +30,6 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "huey": ("others.Huey", {}),
     "raw-100": ("raw.Raw", {"batch": 100}),
     "raw-1": ("raw.Raw", {"batch": 1}),
-    "pgbench": ("pgbench.PgBench", {}),
 }
 
 
@@ -47,11 +46,8 @@ def make(name: str, target: Target) -> Peer:
 
 def missing(name: str) -> str:
     """Return what must be installed before the peer can run here, or nothing."""
-    kind = kind_of(name)
-    packages = [package for package in kind.packages if not installed(package)]
-    if packages:
-        return f"not installed: pip install {' '.join(packages)}"
-    return kind.lacks()
+    packages = [package for package in kind_of(name).packages if not installed(package)]
+    return f"not installed: pip install {' '.join(packages)}" if packages else ""
 
 
 def installed(package: str) -> str:

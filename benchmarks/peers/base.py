@@ -38,11 +38,6 @@ class Peer:
     def __init__(self, target: Target) -> None:
         self.target = target
 
-    @classmethod
-    def lacks(cls) -> str:
-        """Return what else must be installed, or nothing."""
-        return ""
-
     def enter(self, processes: int) -> None:
         """Say in the environment what this process and its workers need to know."""
 
@@ -75,10 +70,6 @@ class Peer:
     def pending(self) -> int:
         """Return how many tasks the library's own tables say have yet to end."""
         return int(self.link.value(f"SELECT count(*) FROM {self.table} WHERE {self.live}"))
-
-    def instead(self, metric: str, count: int, processes: int) -> dict[str, Any] | None:
-        """Return a result that was measured in another way, or None."""
-        return None
 
     @functools.cached_property
     def link(self) -> Link:

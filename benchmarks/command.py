@@ -37,7 +37,7 @@ GRACE = 15.0
 SPARE = 900.0
 """Seconds that a run may take beside what it is asked for: to begin, drain and check."""
 
-COMMON = ("databases", "output", "report", "page")
+COMMON = ("databases", "output", "report")
 """The options of every command, which are no terms of a run."""
 
 Record = dict[str, Any]
@@ -53,12 +53,6 @@ class Command(ABC):
     @property
     def module(self) -> str:
         return f"benchmarks.{self.name}" if self.name else "benchmarks"
-
-    @property
-    def marks(self) -> tuple[str, str]:
-        """The lines of a page between which the tables stand."""
-        name = self.name or "tables"
-        return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
     def add_options(self, option: Callable[..., Any]) -> None:  # noqa: B027, some have none
         """Add the options that only this command has."""
@@ -112,7 +106,6 @@ class Command(ABC):
         self.add_options(option)
         option("--output", type=Path, help="where results go; a file in the temporary folder")
         option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
-        option("--page", type=Path, metavar="PAGE", help="replace the tables there")
         return parser.parse_args(arguments)
 
     def taken(self, options: argparse.Namespace) -> list[Record]:
@@ -135,10 +128,7 @@ class Command(ABC):
 
     def hand_over(self, options: argparse.Namespace, records: Sequence[Record]) -> None:
         text = self.report(records)
-        if options.page:
-            report.put(text, options.page, self.marks)
-        else:
-            print(text)
+        print(text)
         if into := getattr(options, "into", None):
             into.mkdir(parents=True, exist_ok=True)
             (into / "report.md").write_text(f"# {self.name.capitalize()}\n\n{text}\n")

@@ -44,15 +44,6 @@ def read(file: Path) -> list[Record]:
         ) from None
 
 
-def put(text: str, page: Path, marks: tuple[str, str]) -> None:
-    """Replace the tables of a page; raise ValueError when it has no place for them."""
-    before, begin, rest = page.read_text().partition(marks[0])
-    _, end, after = rest.partition(marks[1])
-    if not (begin and end):
-        raise ValueError(f"{page} has no lines {marks[0]} and {marks[1]}.")
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
-
-
 def tables(records: Iterable[Record]) -> str:
     """Return everything as Markdown."""
     records = list(records)

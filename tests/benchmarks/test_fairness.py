@@ -102,9 +102,8 @@ class CommandTests(Folder, TransactionTestCase):
 
 
 class ReportTests(Folder, SimpleTestCase):
-    def test_results_become_a_report_and_a_page(self):
-        results, page = self.folder / "results.jsonl", self.folder / "page.md"
-        page.write_text("a\n<!-- fairness: begin -->\nstale\n<!-- fairness: end -->\nb\n")
+    def test_results_become_a_report_at_once_and_later(self):
+        results = self.folder / "results.jsonl"
         code, printed, complained = self.run_command(
             "--simulate", "--scenarios", self.scenario_file(SMALL), "--output", results
         )
@@ -112,15 +111,12 @@ class ReportTests(Folder, SimpleTestCase):
         self.assertIn("### Share error, % of all time given", printed)
         self.assertIn("|  | simulated, 1 | simulated, 4 |", printed)
         self.assertIn("| three | 1 | 3 | - | 8 |", printed)
-        code, _printed, complained = self.run_command("--report", results, "--page", page)
-        self.assertEqual(code, 0, complained)
-        self.assertIn(printed.strip(), page.read_text())
-        self.assertNotIn("stale", page.read_text())
+        self.assertEqual(self.run_command("--report", results), (0, printed, ""))
 
     def test_without_matplotlib_there_is_a_report_without_charts(self):
         from benchmarks.fairness import __main__
 
-        options = mock.Mock(page=None, into=self.folder / "out")
+        options = mock.Mock(into=self.folder / "out")
         with (
             mock.patch.dict(sys.modules, {"matplotlib": None}),
             contextlib.redirect_stdout(io.StringIO()),

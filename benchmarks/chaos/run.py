@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ MOVED = 0.5
 SAMPLES = 20
 OPEN = ("ticket", "debouncedsubmit")
 SAID_SO = (" CRITICAL ", "stumbled")
-CORRECTED = ("A counter did not agree",)
+CORRECTED = ("A counter differed",)
 
 
 class Run(Stage):
@@ -233,30 +233,17 @@ class Run(Stage):
 
 
 def read_drift() -> list[str]:
-    """Return where the accounts differ from the tickets that there are."""
-    from django.db.models import Count
+    """Return where counters differ from the tickets that there are, and who sleeps with work."""
+    from django_perfectqueue import store
+    from django_perfectqueue.models import Account, Lane, State, Ticket
 
-    from django_perfectqueue.models import Account, Lane, Meter, State, Ticket
-
-    held = dict(
-        Ticket.objects.filter(state=State.RUNNING)
-        .order_by()
-        .values_list("lane")
-        .annotate(Count("pk"))
-    )
-    accounts = dict(Lane.objects.values_list("pk", "account"))
-    running: dict[int, int] = defaultdict(int)
-    for lane, count in held.items():
-        running[accounts.get(lane, lane)] += count
-    found = [
-        f"account {own.pk} of {own.user!r} counts {own.running} that run;"
-        f" there are {running[own.pk]}"
-        for own in Account.objects.all()
-        if own.running != running[own.pk]
-    ]
-    if not held:
-        meters = Meter.objects.exclude(running=0)
-        found += [f"limit {meter} counts {meter.running} that run" for meter in meters]
+    found: list[str] = []
+    upkeep = store.upkeep
+    after: Any
+    for recount, after in ((upkeep.recount_accounts, upkeep.FIRST_ID), (upkeep.recount_meters, "")):
+        while after is not None:
+            after, differing = recount(after, using="default")
+            found += differing
     waiting = set(Ticket.objects.filter(state=State.WAITING, timer_at=None).values_list("lane"))
     asleep = {
         row

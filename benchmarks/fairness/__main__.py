@@ -17,7 +17,7 @@ from . import charts
 from .audit import audited
 from .report import SIMULATED, report
 from .rules import OURS, RULES, SHOWN, played
-from .scenario import Scenario, arrivals, find, shipped
+from .scenario import Scenario, find, shipped
 
 PROCESSORS = [1, 4]
 
@@ -76,10 +76,7 @@ def counts(text: str) -> list[int]:
 def chosen(options: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios; raise ScenarioError for one that can't be run."""
     options.scenarios = options.scenarios or (list(SHOWN) if options.rules else list(shipped()))
-    found = find(options.scenarios, **limits(options))
-    for scenario in found:
-        arrivals(scenario, max(options.processors or PROCESSORS))
-    return found
+    return find(options.scenarios, **limits(options))
 
 
 def limits(options: argparse.Namespace) -> dict[str, Any]:
@@ -106,7 +103,7 @@ def simulations(
     rules = {SIMULATED: simulated}
     if options.rules:
         rules = {
-            **{name: played(choose) for name, (choose, _whose) in RULES.items()},
+            **{name: played(choose) for name, choose in RULES.items()},
             OURS: simulated,
             f"{OURS}, HEADROOM = 1": functools.partial(simulated, kept=1),
             f"{OURS}, steps of 1 s": functools.partial(simulated, step=1.0),

@@ -81,22 +81,31 @@ Choose = Callable[[Desk, Waiting], "Lane | None"]
 
 
 def oldest(desk: Desk, waiting: Waiting) -> Lane | None:
+    """Celery, RQ, django-tasks-db and most queues."""
     return min(waiting, key=lambda lane: lane.due)
 
 
 def round_robin(desk: Desk, waiting: Waiting) -> Lane | None:
+    """Hatchet, GROUP_ROUND_ROBIN: docs.hatchet.run/v1/concurrency."""
     return min(waiting, key=lambda lane: (lane.served_at, lane.due))
 
 
 def by_dispatches(desk: Desk, waiting: Waiting) -> Lane | None:
+    """Temporal, fairness keys: docs.temporal.io/develop/task-queue-priority-fairness."""
     return min(waiting, key=lambda lane: (max(lane.tag, desk.clock), lane.due))
 
 
 def by_slots(desk: Desk, waiting: Waiting) -> Lane | None:
+    """Fewest running tasks by weight, as cluster schedulers do."""
     return min(waiting, key=lambda lane: (lane.running / lane.weight, lane.due))
 
 
 def quiet_first(desk: Desk, waiting: Waiting) -> Lane | None:
+    """
+    Amazon SQS fair queues: docs.aws.amazon.com, SQSDeveloperGuide/sqs-fair-queues-detailed.
+
+    Recent is a minute here; SQS does not say how long it is.
+    """
     in_flight = desk.in_flight()
     total = sum(lane.recent for lane in desk.lanes.values())
 
@@ -108,6 +117,8 @@ def quiet_first(desk: Desk, waiting: Waiting) -> Lane | None:
 
 
 def capped(limit: int) -> Choose:
+    """Oban Pro, global_limit by partition; Inngest, concurrency by key."""
+
     def choose(desk: Desk, waiting: Waiting) -> Lane | None:
         free = [lane for lane in waiting if lane.running < limit * lane.weight]
         return min(free, key=lambda lane: lane.due) if free else None
@@ -115,24 +126,14 @@ def capped(limit: int) -> Choose:
     return choose
 
 
-RULES: dict[str, tuple[Choose, str]] = {
-    "first in, first out": (oldest, "Celery, RQ, django-tasks-db and most queues"),
-    "round robin": (
-        round_robin,
-        "Hatchet, GROUP_ROUND_ROBIN: docs.hatchet.run/v1/concurrency",
-    ),
-    "by dispatches": (
-        by_dispatches,
-        "Temporal, fairness keys: docs.temporal.io/develop/task-queue-priority-fairness",
-    ),
-    "quiet first": (
-        quiet_first,
-        "Amazon SQS fair queues: docs.aws.amazon.com, SQSDeveloperGuide/sqs-fair-queues-detailed."
-        " Recent is a minute here; SQS does not say how long it is",
-    ),
-    "a cap of 1": (capped(1), "Oban Pro, global_limit by partition; Inngest, concurrency by key"),
-    "a cap of 2": (capped(2), "the same"),
-    "by slots": (by_slots, "fewest running tasks by weight, as cluster schedulers do"),
+RULES: dict[str, Choose] = {
+    "first in, first out": oldest,
+    "round robin": round_robin,
+    "by dispatches": by_dispatches,
+    "quiet first": quiet_first,
+    "a cap of 1": capped(1),
+    "a cap of 2": capped(2),
+    "by slots": by_slots,
 }
 
 

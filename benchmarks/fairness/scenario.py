@@ -21,7 +21,6 @@ else:
 FOLDER = Path(__file__).resolve().parent / "scenarios"
 QUEUE = "default"
 LONGEST = 20.0
-MOST_TASKS = 2_000_000
 
 
 class ScenarioError(ValueError):
@@ -146,13 +145,8 @@ class Arrival:
 
 
 def arrivals(scenario: Scenario, processors: int) -> list[Arrival]:
-    """
-    Return all that comes until the scenario ends, by time; the same each time.
-
-    Raise ScenarioError when that is more than can be held.
-    """
+    """Return all that comes until the scenario ends, by time; the same each time."""
     times = processors if scenario.per_processor else 1
-    check_number(scenario, times)
     chance = random.Random(scenario.seed)
     found = [
         arrival
@@ -199,19 +193,6 @@ def arrivals_of(
     moment = group.begin
     while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
         yield Arrival(moment, user, group.task.draw(chance), group.releases, group.step)
-
-
-def check_number(scenario: Scenario, times: int) -> None:
-    number = 0.0
-    for group in scenario.groups:
-        lasts = max(0.0, min(group.end, scenario.seconds) - group.begin)
-        number += group.count * times * (group.later.backlog if group.later else 0)
-        number += group.count * times * (group.backlog * len(group.at) + group.rate * lasts)
-    if number > MOST_TASKS:
-        raise ScenarioError(
-            f"{scenario.name}: {number:,.0f} tasks would come, and no more than {MOST_TASKS:,} can"
-            " be held. Let fewer come, or for a shorter time."
-        )
 
 
 def shipped() -> dict[str, Path]:

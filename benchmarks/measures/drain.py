@@ -25,7 +25,7 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     count = environment.size(environment.scale.tasks) * (1 if processes == 1 else 2)
     environment.prepare(processes)
     environment.checkpoint()
-    environment.peer.fill(count)
+    environment.peer.submit_many(range(count))
     environment.analyze()
     launched = time.monotonic_ns()
     with environment.workers(processes) as workers:

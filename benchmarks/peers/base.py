@@ -7,7 +7,7 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,17 +51,10 @@ class Peer:
     def submit(self, index: int) -> None:
         raise NotImplementedError
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
-        """Submit by the library's own call for many."""
-        raise NotImplementedError
-
-    def fill(self, count: int) -> None:
-        """Have so many tasks wait; how long this takes is not measured."""
-        if "bulk" in self.metrics:
-            self.submit_many(range(count))
-        else:
-            for index in range(count):
-                self.submit(index)
+    def submit_many(self, indexes: Sequence[int]) -> None:
+        """Submit by the library's own call for many; one by one where it has none."""
+        for index in indexes:
+            self.submit(index)
 
     def workers(self, processes: int) -> list[list[str]]:
         """Return the command of each worker, for so many processes altogether."""
@@ -97,16 +90,12 @@ class DjangoPeer(Peer):
         django.setup()
         call_command("migrate", verbosity=0)
 
-    def fill(self, count: int) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         from django.db import transaction
 
-        if "bulk" in self.metrics:
-            self.submit_many(range(count))
-            return
-        for start in range(0, count, CHUNK):
+        for start in range(0, len(indexes), CHUNK):
             with transaction.atomic():
-                for index in range(start, min(count, start + CHUNK)):
-                    self.submit(index)
+                super().submit_many(indexes[start : start + CHUNK])
 
 
 def manage(*arguments: object) -> list[str]:

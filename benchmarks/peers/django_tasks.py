@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .base import DjangoPeer, manage
@@ -45,7 +45,7 @@ class DjangoOx(DjangoTasks):
     backend = "django_ox.backend.OxBackend"
     table = "django_ox_oxtask"
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         from django_ox.bulk import enqueue_many
 
         enqueue_many(self.noop, [((index,), {}) for index in indexes])
@@ -67,7 +67,7 @@ class DjQueue(DjangoTasks):
     def terms(self, processes: int) -> dict[str, Any]:
         return {"QUEUES": [], "OPTIONS": {"workers": [{"processes": processes}]}}
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         backend: Any = self.noop.get_backend()
         backend.enqueue_all([(self.noop, [index], {}) for index in indexes])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.database import Target
@@ -71,7 +71,7 @@ class Procrastinate(DjangoPeer):
     def submit(self, index: int) -> None:
         self.noop.defer(i=index)
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         self.noop.batch_defer(*({"i": index} for index in indexes))
 
     def workers(self, processes: int) -> list[list[str]]:
@@ -104,7 +104,7 @@ class PgQueuer(Peer):
     def submit(self, index: int) -> None:
         self.queries.enqueue("noop", b"%d" % index)
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         payloads: list[bytes | None] = [b"%d" % index for index in indexes]
         self.queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class PerfectQueue(DjangoPeer):
     def submit(self, index: int) -> None:
         self.queue.submit(**self.task_of(index))
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         self.queue.submit_many(map(self.task_of, indexes))
 
     def task_of(self, index: int) -> dict[str, Any]:

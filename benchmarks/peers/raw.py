@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from benchmarks.database import Link, Rows, Target, connect, this_target
 from benchmarks.probe import note
@@ -110,7 +110,7 @@ class Raw(Peer):
     def submit(self, index: int) -> None:
         self.link.run(f"INSERT INTO {TABLE} (payload) VALUES (%s)", str(index))
 
-    def submit_many(self, indexes: Iterable[int]) -> None:
+    def submit_many(self, indexes: Sequence[int]) -> None:
         payloads = [str(index) for index in indexes]
         if self.target.kind == "postgresql":
             sql = f"INSERT INTO {TABLE} (payload) SELECT unnest(%s::text[])"

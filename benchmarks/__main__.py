@@ -46,22 +46,20 @@ class Benchmarks(Command):
             yield {**job, **runner.run_on(sites[job["database"]], "benchmarks.plan:measure", job)}
             say(f"{number}/{len(jobs)} {time.monotonic() - began:4.0f} s")
 
-    def report(self, records: Sequence[Record]) -> str:
-        return report.tables(records)
+    def tables(self, samples: Sequence[Record]) -> Sequence[str]:
+        return report.tables(samples)
 
-    def line(self, record: Record) -> str:
-        what = (
-            f"round {record['round']}  {record['metric']} {record['variant']}:"
-            f" {record['peer']} on {record['database']}"
-        )
-        if "error" in record:
-            return f"{what}: FAILED: {record['error']}"
+    def what(self, record: Record) -> str:
+        what = f"{record['metric']} {record['variant']}"
+        return f"{what}, {record['peer']} on {record['database']}"
+
+    def summary(self, record: Record) -> str:
         trouble = "" if record.get("whole", True) else "  NOT WHOLE"
         if "rate" in record:
-            return f"{what}: {record['rate']:,.0f}/s{trouble}"
+            return f"{record['rate']:,.0f}/s{trouble}"
         if "p50" in record:
-            return f"{what}: {record['p50']:.1f} ms{trouble}"
-        return f"{what}: {record['finish']['statements']:.2f} statements{trouble}"
+            return f"{record['p50']:.1f} ms{trouble}"
+        return f"{record['finish']['statements']:.2f} statements{trouble}"
 
 
 def those_with(databases: Sequence[str], peers: Sequence[str]) -> list[str]:

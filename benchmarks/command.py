@@ -62,12 +62,33 @@ class Command(ABC):
         """Yield records, one of the machine among them; raise ValueError for what cannot be."""
 
     @abstractmethod
-    def report(self, records: Sequence[Record]) -> str:
-        """Return the tables of these records."""
+    def what(self, record: Record) -> str:
+        """Return which sample it is."""
 
     @abstractmethod
+    def summary(self, record: Record) -> str:
+        """Return in a line what a sample has found that has not failed."""
+
+    @abstractmethod
+    def tables(self, samples: Sequence[Record]) -> Sequence[str]:
+        """Return the tables of these samples, none of which has failed."""
+
     def line(self, record: Record) -> str:
         """Return what is said of a sample when it has been taken."""
+        failed = f"FAILED: {record['error']}" if "error" in record else ""
+        return f"{self.what(record)}: {failed or self.summary(record)}"
+
+    def report(self, records: Sequence[Record]) -> str:
+        """Return all about these records: on what they were taken, tables, and what failed."""
+        heads = [report.machine(record["machine"]) for record in records if "machine" in record]
+        samples = [one for one in records if "machine" not in one and "error" not in one]
+        failed = [
+            f"- {self.what(one)}: {one['error'].splitlines()[0]}"
+            for one in records
+            if "error" in one
+        ]
+        parts = [*heads, *self.tables(samples), report.section("What failed", failed)]
+        return "\n\n".join(filter(None, parts))
 
     def is_bad(self, record: Record) -> bool:
         """Return whether a sample has failed or found something wrong."""
@@ -156,39 +177,25 @@ class RunCommand(Command):
         """Return for how many seconds a run may go on."""
         return SPARE
 
+    def what(self, record: Record) -> str:
+        return str(record["database"])
+
     def summary(self, record: Record) -> str:
-        """Return in a line what a run has found."""
         return f"wrong: {', '.join(self.wrong(record)) or 'nothing'}"
 
     @abstractmethod
     def wrong(self, record: Record) -> Sequence[str]:
         """Return what a run has found that must not be."""
 
-    def tables(self, runs: Sequence[Record]) -> Sequence[str]:
-        """Return the tables of these runs, none of which has failed."""
-        return list(map(self.table, runs))
+    def tables(self, samples: Sequence[Record]) -> Sequence[str]:
+        return list(map(self.table, samples))
 
     def table(self, run: Record) -> str:
         """Return what a run has found, where each has tables of its own."""
         raise NotImplementedError
 
-    def line(self, record: Record) -> str:
-        failed = f"FAILED: {record['error']}" if "error" in record else ""
-        return f"{record['database']}: {failed or self.summary(record)}"
-
     def is_bad(self, record: Record) -> bool:
         return super().is_bad(record) or bool(self.wrong(record))
-
-    def report(self, records: Sequence[Record]) -> str:
-        heads = [report.machine(record["machine"]) for record in records if "machine" in record]
-        runs = [record for record in records if "terms" in record and "error" not in record]
-        failed = [
-            f"- {one['database']}: {one['error'].splitlines()[0]}"
-            for one in records
-            if "error" in one
-        ]
-        parts = [*heads, *self.tables(runs), report.section("What failed", failed)]
-        return "\n\n".join(filter(None, parts))
 
     def server(self, database: str) -> Server:
         """Return what a run needs, unstarted: it has a server of its own, which may be killed."""

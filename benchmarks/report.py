@@ -44,19 +44,11 @@ def read(file: Path) -> list[Record]:
         ) from None
 
 
-def tables(records: Iterable[Record]) -> str:
-    """Return everything as Markdown."""
-    records = list(records)
-    results = Results(record for record in records if "metric" in record and "error" not in record)
-    parts = [machine(record["machine"]) for record in records if "machine" in record]
-    for title, table in SECTIONS:
-        found = table(results)
-        if found:
-            parts.append(f"### {title}\n\n{found}")
-    parts += [LEGEND] if results.marked() else []
-    parts.append(noise(records))
-    parts.append(section("What failed", [failure(one) for one in records if "error" in one]))
-    return "\n\n".join(filter(None, parts))
+def tables(samples: Sequence[Record]) -> list[str]:
+    """Return a table of each metric, and what a reader must know of them."""
+    results = Results(samples)
+    found = [section(title, [table(results)]) for title, table in SECTIONS]
+    return [*found, LEGEND if results.marked() else "", noise(samples)]
 
 
 def noise(records: Iterable[Record]) -> str:
@@ -68,11 +60,6 @@ def noise(records: Iterable[Record]) -> str:
     if statistics.median(cores) > DISTURBING:
         said += " **That many disturb: take the figures again on a quiet machine.**"
     return said
-
-
-def failure(record: Record) -> str:
-    what = f"{record['metric']} {record['variant']}, {record['peer']} on {record['database']}"
-    return f"- {what}: {record['error'].splitlines()[0]}"
 
 
 class Results:
@@ -173,7 +160,7 @@ def listed(records: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]]) 
 
 def section(title: str, lines: Sequence[str]) -> str:
     """Return lines below a heading; nothing where there are none."""
-    return "\n".join([f"### {title}\n", *lines]) if lines else ""
+    return "\n".join([f"### {title}\n", *lines]) if any(lines) else ""
 
 
 def machine(said: Record) -> str:

@@ -15,7 +15,7 @@ from benchmarks.runner import Runner
 
 from . import charts
 from .audit import audited
-from .report import SIMULATED, report
+from .report import SIMULATED, head, tables, where
 from .rules import OURS, RULES, SHOWN, played
 from .scenario import Scenario, find, shipped
 
@@ -53,15 +53,15 @@ class Fairness(Command):
                     found = runner.run_on(site, "benchmarks.fairness.live:Run.run", job)
                     yield described(scenario, database, processors, found)
 
-    def report(self, records: Sequence[Record]) -> str:
-        return report(records)
+    def tables(self, samples: Sequence[Record]) -> Sequence[str]:
+        return tables(samples)
 
-    def line(self, record: Record) -> str:
-        what = f"{record['scenario']} on {record['database']}, {record['processors']} at once"
-        if "error" in record:
-            return f"{what}: FAILED: {record['error']}"
+    def what(self, record: Record) -> str:
+        return f"{record['scenario']}, {head(where(record))}"
+
+    def summary(self, record: Record) -> str:
         return (
-            f"{what}: error {record['share_error'] * 100:.2f} %, {record['tasks']:,} tasks in"
+            f"error {record['share_error'] * 100:.2f} %, {record['tasks']:,} tasks in"
             f" {record['seconds']:.1f} s"
         )
 

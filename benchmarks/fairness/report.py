@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.plan import DATABASES
-from benchmarks.report import in_columns, listed, machine, section
+from benchmarks.report import in_columns, listed, section
 
 SIMULATED = "simulated"
 NOTHING = "-"
@@ -15,18 +15,13 @@ NOTHING = "-"
 Record = dict[str, Any]
 
 
-def report(records: Iterable[Record]) -> str:
-    """Return everything as Markdown."""
-    records = list(records)
-    samples = [record for record in records if "groups" in record]
-    failed = [one for one in records if "error" in one and "groups" not in one]
-    parts = [machine(record["machine"]) for record in records if "machine" in record]
-    parts += [by_rule(samples)] if len(unique(samples, "database")) > len(DATABASES) else []
-    parts += [by_scenario(samples, title, cell) for title, cell in TABLES]
-    parts += [newcomers(samples)]
-    parts += [in_detail(samples, name) for name in unique(samples, "scenario")]
-    parts.append(section("What failed", list(map(failure, failed))))
-    return "\n\n".join(filter(None, parts))
+def tables(samples: Sequence[Record]) -> list[str]:
+    return [
+        *([by_rule(samples)] if len(unique(samples, "database")) > len(DATABASES) else []),
+        *(by_scenario(samples, title, cell) for title, cell in TABLES),
+        newcomers(samples),
+        *(in_detail(samples, name) for name in unique(samples, "scenario")),
+    ]
 
 
 def unique(records: Iterable[Record], name: str) -> list[Any]:
@@ -52,8 +47,7 @@ def by_scenario(samples: Sequence[Record], title: str, cell: Any) -> str:
     for name in unique(samples, "scenario"):
         found = {where(one): cell(one) for one in samples if one["scenario"] == name}
         rows.append([name, *(found.get(place, NOTHING) for place in there)])
-    table = in_columns(["", *map(head, there)], rows)
-    return f"### {title}\n\n{table}" if table else ""
+    return section(title, [in_columns(["", *map(head, there)], rows)])
 
 
 def error(record: Record) -> str:
@@ -93,7 +87,7 @@ def compared(record: Record) -> str:
 
 def newcomers(samples: Sequence[Record]) -> str:
     table = listed([sample for sample in samples if sample["newcomers"]], NEWCOMERS)
-    return f"### From a newcomer's first submit to its first start\n\n{table}" if table else ""
+    return section("From a newcomer's first submit to its first start", [table])
 
 
 def started(sample: Record) -> list[float]:
@@ -145,8 +139,3 @@ GROUPS: dict[str, Callable[[Record], Any]] = {
 
 def ms(seconds: float | None) -> str:
     return NOTHING if seconds is None else f"{seconds * 1000:,.0f}"
-
-
-def failure(record: Record) -> str:
-    what = f"{record['scenario']}, {head(where(record))}"
-    return f"- {what}: {record['error'].splitlines()[0]}"

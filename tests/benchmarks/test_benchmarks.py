@@ -109,7 +109,7 @@ class CommandTests(Command, SimpleTestCase):
 
 class ReportTests(SimpleTestCase):
     def test_ratios_are_of_the_same_round(self):
-        from benchmarks import report
+        from benchmarks.__main__ import Benchmarks
 
         rates = {"perfectqueue": [100, 900], "huey": [10, 300]}
         records = [
@@ -124,14 +124,14 @@ class ReportTests(SimpleTestCase):
             for peer, measured in rates.items()
             for number, rate in enumerate(measured)
         ]
-        reported = report.tables(records)
+        reported = Benchmarks().report(records)
         self.assertIn("| huey on sqlite | 155 (10-300) | 6.50 |", reported)
 
     def test_what_failed_and_what_is_not_whole_is_reported(self):
-        from benchmarks import report
+        from benchmarks.__main__ import Benchmarks
 
         name = {"metric": "drain", "database": "sqlite", "peer": "huey", "round": 1}
-        reported = report.tables(
+        reported = Benchmarks().report(
             [
                 {**name, "variant": "1", "rate": 5.0, "n": 10, "whole": False},
                 {**name, "variant": "2", "error": "StuckError: no task ran\nmore"},

@@ -138,9 +138,9 @@ class ReportTests(Folder, SimpleTestCase):
         self.assertTrue(all("<svg" in file.read_text() for file in files))
 
     def test_a_missed_reach_and_a_failure_are_reported(self):
-        from benchmarks.fairness.report import report
+        from benchmarks.fairness.__main__ import Fairness
 
-        reported = report(
+        reported = Fairness().report(
             [
                 {**record(), "share_error": 0.02, "reach": 1.0},
                 {"scenario": "two", "database": "sqlite", "processors": 4, "error": "No.\nMore."},

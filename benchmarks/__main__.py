@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks import machine, plan, report
 from benchmarks.command import Command, Record, count, names, run, say, started
-from benchmarks.environment import Scale
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, kind_of, missing
 from benchmarks.runner import Runner
@@ -23,16 +22,14 @@ class Benchmarks(Command):
         option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
         option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
         option("--rounds", type=count, default=3, help="how often each is measured; %(default)s")
-        about = "of a drain of a peer of common speed"
-        option("--tasks", type=count, default=Scale.tasks, help=about)
+        option("--tasks", type=count, default=5_000, help="of a drain of a peer of common speed")
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
         databases = options.databases or plan.DATABASES
         options.peers = those_installed(those_with(databases, options.peers or list(PEERS)))
         sites = started(databases if options.peers else (), stack)
         metrics = options.metrics or list(MEASURES)
-        scale = Scale(tasks=options.tasks)
-        jobs = list(plan.jobs(options.rounds, metrics, list(sites), options.peers, scale))
+        jobs = list(plan.jobs(options.rounds, metrics, list(sites), options.peers, options.tasks))
         if not jobs:
             raise ValueError(
                 "There is nothing to measure: no peer takes part in this on these databases."
@@ -57,9 +54,7 @@ class Benchmarks(Command):
         trouble = "" if record.get("whole", True) else "  NOT WHOLE"
         if "rate" in record:
             return f"{record['rate']:,.0f}/s{trouble}"
-        if "p50" in record:
-            return f"{record['p50']:.1f} ms{trouble}"
-        return f"{record['finish']['statements']:.2f} statements{trouble}"
+        return f"{record['p50']:.1f} ms{trouble}"
 
 
 def those_with(databases: Sequence[str], peers: Sequence[str]) -> list[str]:

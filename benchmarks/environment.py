@@ -10,7 +10,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,21 +21,6 @@ from benchmarks.peers.base import Peer
 from benchmarks.servers import Site
 
 STEP = 0.005
-
-
-@dataclass(frozen=True)
-class Scale:
-    """
-    ``tasks`` is what a peer of size 1 drains with one process. ``cap`` is how many
-    seconds a drain may take: what is not done then is left, and that is said.
-    """
-
-    tasks: int = 5_000
-    bulk: int = 10_000
-    submits: int = 2_000
-    latencies: int = 200
-    idle: float = 5.0
-    cap: float = 60.0
 
 
 class StuckError(Exception):
@@ -66,20 +50,19 @@ class Workers:
 
 
 class Environment:
-    def __init__(self, peer: Peer, target: Target, folder: Path, scale: Scale) -> None:
+    """``tasks`` is what a peer of size 1 drains with one process."""
+
+    def __init__(self, peer: Peer, target: Target, folder: Path, *, tasks: int = 0) -> None:
         self.peer = peer
         self.target = target
         self.folder = folder
-        self.scale = scale
+        self.tasks = tasks
         self.probe = probe.Reader(Path(os.environ[probe.VARIABLE]))
 
     def prepare(self, processes: int) -> None:
         """Make the peer's tables and settings, for a worker of so many processes."""
         self.peer.enter(processes)
         self.peer.prepare()
-
-    def size(self, tasks: int) -> int:
-        return max(1, round(tasks * self.peer.size))
 
     def checkpoint(self) -> None:
         """Have PostgreSQL write now what it would otherwise write during the measure."""
@@ -164,7 +147,7 @@ class Live(abc.ABC):
         target = this_target()
         self.job = SimpleNamespace(**job)
         self.load = self.load_kind(target, self.job, folder)
-        self.environment = Environment(self.load, target, folder, Scale())
+        self.environment = Environment(self.load, target, folder)
 
     @abc.abstractmethod
     def measured(self) -> dict[str, Any]:

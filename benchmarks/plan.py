@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.database import this_target
-from benchmarks.environment import Environment, Scale
+from benchmarks.environment import Environment
 from benchmarks.measures import MEASURES
 from benchmarks.peers import OURS, kind_of, make
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
 PARTS = {
-    "perfectqueue-each": ("drain", "counts"),
-    "perfectqueue-users": ("bulk", "drain", "counts"),
-    "pgqueuer-100": ("drain", "counts"),
-    "raw-1": ("drain", "counts"),
+    "perfectqueue-each": ("drain",),
+    "perfectqueue-users": ("bulk", "drain"),
+    "pgqueuer-100": ("drain",),
+    "raw-1": ("drain",),
 }
 """What is measured of a variant: where it would not differ, it has no part."""
 
@@ -30,7 +29,7 @@ PARTS = {
 def measure(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Take a sample, in its own process."""
     target = this_target()
-    environment = Environment(make(job["peer"], target), target, folder, Scale(**job["scale"]))
+    environment = Environment(make(job["peer"], target), target, folder, tasks=job["tasks"])
     return MEASURES[job["metric"]].measure(environment, job["variant"])
 
 
@@ -39,7 +38,7 @@ def jobs(
     metrics: Sequence[str],
     databases: Sequence[str],
     peers: Sequence[str],
-    scale: Scale,
+    tasks: int,
 ) -> Iterator[dict[str, Any]]:
     """
     Yield the samples round by round, the peers of one measure next to each other.
@@ -56,7 +55,7 @@ def jobs(
                     "variant": variant,
                     "database": database,
                     "peer": peer,
-                    "scale": asdict(scale),
+                    "tasks": tasks,
                 }
 
 
@@ -65,7 +64,5 @@ def takes_part(peer: str, metric: str, variant: str, database: str) -> bool:
     if database not in kind.databases or metric not in kind.metrics:
         return False
     if metric == "latency" and variant != "1" and peer != OURS:
-        return False
-    if metric == "counts" and database != "postgresql":
         return False
     return metric in PARTS.get(peer, (metric,))

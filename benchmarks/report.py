@@ -246,26 +246,9 @@ def latency(results: Results) -> str:
     return listed(names, columns)
 
 
-def counts(results: Results) -> str:
-    columns = ("statements", "commits", "syncs", "wal_bytes")
-    rows = []
-    for database in results.databases("counts"):
-        for peer in results.peers("counts", database):
-            name = ("counts", "1", database, peer)
-            cells = [peer + results.marks(name)]
-            for column in columns:
-                pair = [results.values(name, part, column) for part in ("submit", "finish")]
-                digits = 0 if column == "wal_bytes" else 2
-                cells.append(" + ".join(spread(values, digits) for values in pair))
-            rows.append(cells)
-    heads = ["submit + finish", *(column.replace("_", " ") for column in columns)]
-    return in_columns(heads, rows)
-
-
 SECTIONS = (
     ("Submit one by one", rates("submit", "one")),
     ("Submit in bulk", rates("bulk", "many")),
     ("Drain", drain),
     ("Latency and idleness", latency),
-    ("What PostgreSQL counts, per task", counts),
 )

@@ -11,7 +11,6 @@ from benchmarks.database import Link, Target, connect
 from tests.databases import environment_for
 from tests.databases.environment import SERVERS
 
-STATEMENTS = "pg_stat_statements"
 OWN_DATABASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite": ":memory:"}
 
 
@@ -25,27 +24,10 @@ class Site:
 
     def __enter__(self) -> Site:
         self.server.__enter__()
-        try:
-            if self.kind == "postgresql":
-                self.prepare_to_count()
-        except BaseException:
-            self.server.remove()
-            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.server.remove()
-
-    def prepare_to_count(self) -> None:
-        """Have the server ready to count statements, which it does only when asked to."""
-        with contextlib.closing(self.link()) as link:
-            there = link.run("SELECT 1 FROM pg_available_extensions WHERE name = %s", STATEMENTS)
-            if there:
-                link.run(f"ALTER SYSTEM SET shared_preload_libraries = '{STATEMENTS}'")
-        if there:
-            self.server.restart()
-            self.execute(f"ALTER SYSTEM SET {STATEMENTS}.track = 'none'")
-            self.execute("SELECT pg_reload_conf()")
 
     def link(self) -> Link:
         return connect(self.target(), database=OWN_DATABASES[self.kind])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.environment import Environment
 
-from . import counts, drain, latency, submit
+from . import drain, latency, submit
 
 
 class Metric(NamedTuple):
@@ -24,5 +24,4 @@ MEASURES = {
     "bulk": Metric(("many",), submit.many),
     "drain": Metric(("1", "2", "4"), drain.measure),
     "latency": Metric(("1", "8"), latency.measure),
-    "counts": Metric(("1",), counts.measure),
 }

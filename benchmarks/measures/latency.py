@@ -10,6 +10,8 @@ from benchmarks import processes
 from benchmarks.environment import Environment
 from benchmarks.report import percentile
 
+COUNT = 200
+IDLE = 5.0
 REST = 1.5
 SHORTEST, LONGEST = 0.02, 0.05
 WARM_UP = -1
@@ -24,12 +26,12 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
         memory = processes.memory(workers.pids)
         count = len(processes.family(workers.pids))
         used, server, began = workers.processor_time(), environment.server_time(), time.monotonic()
-        time.sleep(environment.scale.idle)
+        time.sleep(IDLE)
         idle = time.monotonic() - began
         worker_idle = (workers.processor_time() - used) / idle * 100
         server_idle = (environment.server_time() - server) / idle * 100
         sent = submitted(environment)
-        expected = environment.scale.latencies + 1
+        expected = COUNT + 1
         environment.wait_for(lambda: environment.probe.count() >= expected, 60, "The last task")
     began_at = {start.task: start.at for start in environment.probe.read()}
     waits = [(began_at[index] - at) / 1e6 for index, at in sent.items()]
@@ -49,7 +51,7 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
 def submitted(environment: Environment) -> dict[int, int]:
     pauses = random.Random(1)
     sent = {}
-    for index in range(environment.scale.latencies):
+    for index in range(COUNT):
         time.sleep(pauses.uniform(SHORTEST, LONGEST))
         sent[index] = time.monotonic_ns()
         environment.peer.submit(index)

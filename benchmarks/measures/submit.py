@@ -7,39 +7,37 @@ from typing import Any
 
 from benchmarks.environment import Environment
 
-WARM_UP = 20
-MORE = 100
+WARM_UP, COUNT = 20, 2_000
+MORE, MANY = 100, 10_000
 
 
 def one_by_one(environment: Environment, variant: str) -> dict[str, Any]:
-    count = environment.scale.submits
     environment.prepare(1)
     environment.checkpoint()
     for index in range(WARM_UP):
         environment.peer.submit(index)
     own, server, began = time.process_time(), environment.server_time(), time.monotonic()
-    for index in range(WARM_UP, WARM_UP + count):
+    for index in range(WARM_UP, WARM_UP + COUNT):
         environment.peer.submit(index)
     seconds = time.monotonic() - began
     return {
-        "n": count,
-        "rate": count / seconds,
-        "client_us": (time.process_time() - own) / count * 1e6,
-        **environment.server_us(server, count),
+        "n": COUNT,
+        "rate": COUNT / seconds,
+        "client_us": (time.process_time() - own) / COUNT * 1e6,
+        **environment.server_us(server, COUNT),
     }
 
 
 def many(environment: Environment, variant: str) -> dict[str, Any]:
     """Submit many tasks by the peer's own call for many."""
-    count = environment.scale.bulk
     environment.prepare(1)
     environment.checkpoint()
-    environment.peer.submit_many(range(count, count + MORE))
+    environment.peer.submit_many(range(MANY, MANY + MORE))
     server, began = environment.server_time(), time.monotonic()
-    environment.peer.submit_many(range(count))
+    environment.peer.submit_many(range(MANY))
     return {
-        "n": count,
-        "rate": count / (time.monotonic() - began),
-        **environment.server_us(server, count),
-        "whole": environment.peer.pending() == count + MORE,
+        "n": MANY,
+        "rate": MANY / (time.monotonic() - began),
+        **environment.server_us(server, MANY),
+        "whole": environment.peer.pending() == MANY + MORE,
     }

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from benchmarks.database import Link, Target, connect
 
 EVERYWHERE = ("postgresql", "mariadb", "sqlite")
+ONE_BY_ONE = ("submit", "drain", "latency")
+"""What is measured of a library without a call for many."""
 CHUNK = 1000
 
 
@@ -29,7 +31,7 @@ class Peer:
 
     databases: ClassVar[tuple[str, ...]] = EVERYWHERE
     packages: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[tuple[str, ...]] = ("submit", "drain", "latency", "counts")
+    metrics: ClassVar[tuple[str, ...]] = ("submit", "bulk", "drain", "latency")
     table: ClassVar[str] = ""
     live: ClassVar[str] = "1 = 1"
     runs: ClassVar[str] = ""

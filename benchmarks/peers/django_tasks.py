@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .base import DjangoPeer, manage
+from .base import ONE_BY_ONE, DjangoPeer, manage
 
 
 class DjangoTasks(DjangoPeer):
@@ -28,6 +28,7 @@ class DjangoTasksDb(DjangoTasks):
     """``manage.py db_worker``."""
 
     packages = ("django-tasks-db",)
+    metrics = ONE_BY_ONE
     apps = ("django_tasks_db",)
     backend = "django_tasks_db.DatabaseBackend"
     table = "django_tasks_database_dbtaskresult"
@@ -40,7 +41,6 @@ class DjangoOx(DjangoTasks):
     """``manage.py ox_worker --processes``, one thread each."""
 
     packages = ("django-ox",)
-    metrics = ("submit", "bulk", "drain", "latency", "counts")
     apps = ("django_ox",)
     backend = "django_ox.backend.OxBackend"
     table = "django_ox_oxtask"
@@ -58,7 +58,6 @@ class DjQueue(DjangoTasks):
     """``manage.py dj_queue``, processes as asked, three threads each."""
 
     packages = ("dj-queue",)
-    metrics = ("submit", "bulk", "drain", "latency", "counts")
     apps = ("dj_queue",)
     backend = "dj_queue.backend.DjQueueBackend"
     table = "dj_queue_jobs"

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.database import Target
 
-from .base import DjangoPeer, Peer, manage, script
+from .base import ONE_BY_ONE, DjangoPeer, Peer, manage, script
 
 MANUAL = {"name": "benchmark", "timeout": 90, "retry": 120, "queue_limit": 50, "bulk": 10}
 
@@ -18,6 +18,7 @@ class DjangoQ2(DjangoPeer):
     """``manage.py qcluster`` with the broker in the database, as its manual shows it."""
 
     packages = ("django-q2",)
+    metrics = ONE_BY_ONE
     apps = ("django.contrib.contenttypes", "django.contrib.auth", "django_q")
     table = "django_q_ormq"
     runs = "django_q.tasks:async_task"
@@ -41,6 +42,7 @@ class Huey(Peer):
     """``huey_consumer`` with processes; at most once."""
 
     packages = ("huey", "peewee")
+    metrics = ONE_BY_ONE
     table = "task"
     runs = "benchmarks.workers.huey:noop"
     size = 0.5
@@ -58,7 +60,6 @@ class Procrastinate(DjangoPeer):
 
     databases = ("postgresql",)
     packages = ("procrastinate", "psycopg")
-    metrics = ("submit", "bulk", "drain", "latency", "counts")
     table = "procrastinate_jobs"
     runs = "benchmarks.workers.procrastinate:noop"
     live = "status IN ('todo', 'doing')"
@@ -83,7 +84,6 @@ class PgQueuer(Peer):
 
     databases = ("postgresql",)
     packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
-    metrics = ("submit", "bulk", "drain", "latency", "counts")
     table = "pgqueuer"
     size = 4.0
 

@@ -20,7 +20,6 @@ class PerfectQueue(DjangoPeer):
     """
 
     apps = ("django_perfectqueue",)
-    metrics = ("submit", "bulk", "drain", "latency", "counts")
     persistent = False
     size = 2.0
 

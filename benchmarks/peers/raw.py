@@ -93,7 +93,7 @@ COLUMNS = {
 
 
 class Raw(Peer):
-    metrics = ("submit", "bulk", "drain", "counts")
+    metrics = ("submit", "bulk", "drain")
     table = TABLE
 
     def __init__(self, target: Target, *, batch: int) -> None:

@@ -89,7 +89,7 @@ class CommandTests(Command, SimpleTestCase):
         self.results.write_text("nonsense")
         reported = {
             (*alone, "--output", "/nowhere/results"): "can't be written",
-            (*alone, "--metrics", "counts"): "nothing to measure",
+            (*alone, "--metrics", "latency"): "nothing to measure",
             ("--report", str(self.results)): "holds no results",
         }
         for arguments, expected in reported.items():

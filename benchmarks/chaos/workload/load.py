@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +26,7 @@ from ..terms import Terms
 from . import storm
 from .client import Client
 from .player import send_signal
-from .threads import AT_ONCE, LATER, OPERATORS, POOL, Feeder, Notes, Operator
+from .threads import AT_ONCE, LATER, OPERATORS, POOL, Feeder, Notes, Operator, Working
 
 CHANGED = (WEBS, PLAYS)
 
@@ -43,8 +42,10 @@ class Load:
         make_rules(scenario.SHARES, {name: {"max_running": cap} for name, cap in most.items()})
         self.terms = terms
         self.feeder, self.notes = Feeder(terms), Notes([], itertools.count(1))
-        self.operators = [Operator(number, terms, self.notes) for number in range(OPERATORS)]
-        self.threads = [*self.operators, self.feeder]
+        names = [f"operator-{number}" for number in range(OPERATORS)]
+        self.operators = [Operator(terms, name, self.notes) for name in names]
+        works = [*(operator.use_verbs for operator in self.operators), self.feeder.feed]
+        self.threads = list(map(Working, works))
         self.ticks: dict[str, Ticks] = {}
         # On SQLite the clock is that of a host: where it jumps by a day, so would all its ticks.
         is_ticking = terms.database != "sqlite" or "clock" not in terms.faults
@@ -94,21 +95,15 @@ class Storm:
     def settling(self, stage: Stage) -> Iterator[None]:
         """Lift all pauses, and work beside the workers until nothing is left."""
         until = time.monotonic() + self.terms.drain
-        ended = threading.Event()
 
-        def drain() -> None:
-            try:
-                Client(self.terms, "drain").drain(
-                    lambda: ended.is_set() or time.monotonic() > until
-                )
-            finally:
-                connection.close()
+        def drain(is_over: Callable[[], bool]) -> None:
+            client = Client(self.terms, "drain")
+            client.drain(lambda: is_over() or time.monotonic() > until)
 
-        helping = threading.Thread(target=drain, daemon=True)
+        helping = Working(drain)
         helping.start()
         yield
-        ended.set()
-        helping.join()
+        helping.stop()
 
     def facts(self) -> dict[str, Any]:
         return {"caps": storm.CAPS, "rates": storm.RATES, "pauses": storm.PAUSES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import itertools
 import random
 import threading
@@ -23,6 +22,7 @@ from django_perfectqueue.queue import Batch, Queue
 from .. import scenario
 from ..calls import ask, noted, seen
 from ..operations import BULK, POND, WEBS
+from ..process import Acting
 from ..terms import Terms
 from .webs import Spinner, Web
 
@@ -33,7 +33,6 @@ BURST_AFTER = 15.0
 """Seconds from one burst to the next."""
 
 OPERATORS = 2
-PAUSE = 0.05
 OPEN = 150
 """No web is added while so many of their tasks wait or run."""
 OPERATIONS = 8
@@ -47,42 +46,33 @@ POOL = [f"{POND}-{number}" for number in range(300)]
 RATES = (20.0, 200.0, 10_000.0)
 
 
-class Turning(threading.Thread, abc.ABC):
-    """Takes one turn after another, until it is stopped."""
+class Working(threading.Thread):
+    """Does some work, which asks again and again whether it is over."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(self, work: Callable[[Callable[[], bool]], None]) -> None:
+        super().__init__(daemon=True)
+        self.work = work
         self.ended = threading.Event()
         self.trouble: BaseException | None = None
 
-    def pause(self) -> float:
-        """Return how many seconds pass until the next turn."""
-        return TICK
-
-    @abc.abstractmethod
-    def turn(self) -> None:
-        """Do what there is to do now."""
-
     def run(self) -> None:
         try:
-            while not self.ended.wait(self.pause()):
-                self.turn()
+            self.work(self.ended.is_set)
         except BaseException as error:
             self.trouble = error
         finally:
             connection.close()
 
     def stop(self) -> None:
-        """Take no more turns; raise what has gone wrong."""
+        """End the work; raise what has gone wrong."""
         self.ended.set()
         self.join()
         if self.trouble is not None:
             raise self.trouble
 
 
-class Feeder(Turning):
+class Feeder:
     def __init__(self, terms: Terms) -> None:
-        super().__init__("feeder")
         self.terms = terms
         self.coming = scenario.tasks(terms.seed, terms.alive_time)
         self.queue = Queue()
@@ -92,7 +82,12 @@ class Feeder(Turning):
         self.bursts = itertools.count(1)
         self.burst_at = time.monotonic() + BURST_AFTER
 
-    def turn(self) -> None:
+    def feed(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            time.sleep(TICK)
+            self.top_up()
+
+    def top_up(self) -> None:
         try:
             if Ticket.objects.filter(task__queue=self.queue.name).count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
@@ -142,16 +137,17 @@ class Notes:
     numbers: itertools.count[int]
 
 
-class Operator(Turning):
-    """Draws one act after another, until it is stopped."""
+class Operator(Acting):
+    PAUSE = 0.05
 
-    def __init__(self, number: int, terms: Terms, notes: Notes) -> None:
-        super().__init__(f"operator-{number}")
-        self.drawn = random.Random(f"{terms.seed} {number}")
+    def __init__(self, terms: Terms, name: str, notes: Notes) -> None:
+        super().__init__(terms, name)
         self.notes = notes
         self.queue = Queue(WEBS)
         self.spinner = Spinner(self.drawn, self.queue)
-        self.acts: dict[Callable[[], None], int] = {
+
+    def verbs(self) -> dict[Callable[[], None], int]:
+        return {
             self.spin: 4,
             self.link: 8,
             self.close_circle: 4,
@@ -162,13 +158,6 @@ class Operator(Turning):
             self.operate_web: 4,
             self.edit_pond: 1,
         }
-
-    def pause(self) -> float:
-        return self.drawn.expovariate(1 / PAUSE)
-
-    def turn(self) -> None:
-        [act] = self.drawn.choices([*self.acts], [*self.acts.values()])
-        act()
 
     # Webs: a graph of tasks in nested batches
 
@@ -280,7 +269,7 @@ class Operator(Turning):
 
         found = ask(f"bulk {verb}", submit, key=mark, other=whom)
         if found.is_done and self.drawn.random() < often:
-            self.ended.wait(self.drawn.uniform(0.0, 1.0))
+            time.sleep(self.drawn.uniform(0.0, 1.0))
             key = found.reported["value"]
             ask("cancel bulk", self.queue[key].cancel_request, key=mark, other=key)
         return found.is_done

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +30,6 @@ docs/reference/benchmarks.md says what is measured.
 MISSING = (
     'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
 )
-EVERY = 30.0
 GRACE = 15.0
 """Seconds for a run that is asked to end before its time."""
 SPARE = 900.0
@@ -208,8 +206,9 @@ class RunCommand(Command):
         there = [one for one in terms if can_be_had(one, self.server(one))]
         for database in there:
             of = terms[database]
-            runner = Runner(patience=self.patience(of))
-            with runner, runner.room() as folder, self.telling(database, folder):
+            patience = self.patience(of)
+            say(f"{database}: it may take {patience:,.0f} s")
+            with Runner(patience=patience) as runner, runner.room() as folder:
                 try:
                     found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)
                 finally:
@@ -220,27 +219,6 @@ class RunCommand(Command):
         yield {"machine": head}
         if missing := [one for one in terms if one not in there]:
             raise ValueError(f"There was no run on {', '.join(missing)}.")
-
-    @contextlib.contextmanager
-    def telling(self, database: str, folder: Path) -> Iterator[None]:
-        """Say now and then how far a run is."""
-        ended, began = threading.Event(), time.monotonic()
-
-        def tell() -> None:
-            while not ended.wait(EVERY):
-                say(f"{database}: {time.monotonic() - began:.0f} s{self.progress(folder)}")
-
-        thread = threading.Thread(target=tell, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def progress(self, folder: Path) -> str:
-        """Return what a run has done so far, by what it has written."""
-        return ""
 
 
 def keep(folder: Path, target: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.command import EPILOG, SPARE, Record, RunCommand
 from benchmarks.report import listed, section
 
 from .faults.kinds import Fault
-from .terms import EVENTS
 
 NOTHING = "-"
 PLAYED = ("workflows", "signals", "in sequences", "debounced", "once")
@@ -77,14 +75,6 @@ class FaultsCommand(RunCommand):
 
     def wrong(self, record: Record) -> Sequence[str]:
         return record["violations"]
-
-    def progress(self, folder: Path) -> str:
-        events, faults = lines_of(folder / EVENTS), lines_of(folder / "sample.log")
-        return f", {events:,} events, {faults} faults"
-
-
-def lines_of(file: Path) -> int:
-    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 # Tables

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, plan
-from benchmarks.command import Command, Record, count, from_on, listed, run, started
+from benchmarks.command import Command, Record, count, listed, run, started
 from benchmarks.runner import Runner
 
 from . import charts
@@ -29,8 +29,6 @@ class Fairness(Command):
     def add_options(self, option: Callable[..., Any]) -> None:
         option("--scenarios", type=listed, help="files, or of " + ", ".join(shipped()))
         option("--processors", type=counts, help="how many at once, one after the other; 1,4")
-        option("--seconds", type=from_on(0.01, "seconds"), help="end each scenario after so long")
-        option("--tasks", type=count, help="end each scenario after so many tasks have started")
         option("--simulate", action="store_true", help="compute it, without databases and waiting")
         option("--rules", action="store_true", help="compute it by the rules of other queues, too")
         option("--into", type=Path, metavar="FOLDER", help="write the report and its charts there")
@@ -49,7 +47,7 @@ class Fairness(Command):
             for processors in options.processors or PROCESSORS:
                 for database, site in sites.items():
                     source = str(Path(source).resolve()) if source.endswith(".toml") else source
-                    job = {"source": source, "processors": processors, **limits(options)}
+                    job = {"source": source, "processors": processors}
                     found = runner.run_on(site, "benchmarks.fairness.live:Run.run", job)
                     yield described(scenario, database, processors, found)
 
@@ -76,13 +74,7 @@ def counts(text: str) -> list[int]:
 def chosen(options: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios; raise ScenarioError for one that can't be run."""
     options.scenarios = options.scenarios or (list(SHOWN) if options.rules else list(shipped()))
-    return find(options.scenarios, **limits(options))
-
-
-def limits(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what ends scenarios in place of what they say."""
-    given = {"seconds": options.seconds, "tasks": options.tasks}
-    return {name: value for name, value in given.items() if value is not None}
+    return find(options.scenarios)
 
 
 def can_be_simulated(scenario: Scenario) -> bool:

@@ -36,8 +36,7 @@ class Sleepers(Load):
 
     def __init__(self, target: Target, job: Any, folder: Path) -> None:
         super().__init__(target, job, folder)
-        limits = {name: getattr(job, name) for name in ("seconds", "tasks") if hasattr(job, name)}
-        [self.scenario] = find([job.source], **limits)
+        [self.scenario] = find([job.source])
         self.options = {
             "TASK_PREFETCH": self.scenario.prefetch,
             "HEADROOM": self.scenario.headroom,
@@ -148,7 +147,7 @@ def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 class Run(Live):
-    """A scenario until it ends; the job has its name or file, and its limits where they differ."""
+    """A scenario until it ends; the job has its name or file."""
 
     load_kind = Sleepers
 

@@ -7,7 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
@@ -200,15 +200,14 @@ def shipped() -> dict[str, Path]:
     return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
 
 
-def find(names: Iterable[str], **limits: Any) -> list[Scenario]:
+def find(names: Iterable[str]) -> list[Scenario]:
     """
-    Return scenarios by their names, or the paths of their files, with limits of one's own.
+    Return scenarios by their names, or the paths of their files.
 
     Raise ScenarioError when one is not there or is no scenario.
     """
     known = shipped()
-    found = (read(known.get(name) or existing(name, known)) for name in names)
-    return [replace(scenario, **limits) for scenario in found]
+    return [read(known.get(name) or existing(name, known)) for name in names]
 
 
 def existing(name: str, known: Iterable[str]) -> Path:

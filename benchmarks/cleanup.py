@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.processes import ROOT
+from benchmarks.processes import ROOT, signal_all
 from tests.databases.lifetime import folder_for_sockets, processes_with, remove_abandoned
 
 RUN = "BENCHMARK_RUN"
@@ -22,9 +21,7 @@ def end_all(setting: str, patience: float = 10.0) -> None:
     """Kill the processes that were started with ``NAME=value`` in their environment."""
     deadline = time.monotonic() + patience
     while left := [pid for pid in processes_with(setting) if pid != os.getpid()]:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        signal_all(left, signal.SIGKILL)
         if time.monotonic() > deadline:
             return
         time.sleep(0.02)

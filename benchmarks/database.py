@@ -74,6 +74,13 @@ VERSIONS = {
     "mariadb": "SELECT version()",
     "sqlite": "SELECT sqlite_version()",
 }
+CONNECTIONS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+    " AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist"
+    " WHERE db = database() AND id <> connection_id()",
+}
+"""What gives the ids of all other connections to the database."""
 Rows = list[tuple[Any, ...]]
 
 

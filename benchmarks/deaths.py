@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import signal
 import time
@@ -146,8 +144,8 @@ class Run(Live):
         """
         if self.deaths() // HELPER_EVERY > self.killed:
             self.killed += 1
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.chance.choice(children(self.supervisor)), signal.SIGKILL)
+            chosen = self.chance.choice(children(self.supervisor))
+            processes.signal_all([chosen], signal.SIGKILL)
 
     @property
     def supervisor(self) -> int:
@@ -161,8 +159,8 @@ class Run(Live):
         return {
             "deaths": float(self.deaths()),
             "processes": float(len(processes.family(self.workers.pids))),
-            "files": float(processes.files(self.supervisor)),
-            "threads": float(processes.threads(self.supervisor)),
+            "files": float(processes.entries(self.supervisor, "fd")),
+            "threads": float(processes.entries(self.supervisor, "task")),
             # What it has and no file: what a leak would add to.
             "memory_kib": processes.memory_of(self.supervisor, "Anonymous"),
             "folder": float(len(list(self.load.folder.rglob("*")))),

@@ -34,6 +34,13 @@ def start(
         )
 
 
+def signal_all(pids: Iterable[int], signum: int) -> None:
+    """Signal processes that may be gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
 def family(roots: Iterable[int]) -> set[int]:
     """Return these processes that are alive, and all below them."""
     offspring = defaultdict(list)
@@ -84,16 +91,8 @@ def memory_of(pid: int, kind: str) -> float:
     return 0.0
 
 
-def files(pid: int) -> int:
-    """Return how many files a process has open."""
-    return entries(pid, "fd")
-
-
-def threads(pid: int) -> int:
-    return entries(pid, "task")
-
-
 def entries(pid: int, kind: str) -> int:
+    """Return how many files a process has open ("fd"), or how many threads it has ("task")."""
     with contextlib.suppress(OSError):
         return len(os.listdir(f"/proc/{pid}/{kind}"))
     return 0

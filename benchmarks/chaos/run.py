@@ -120,12 +120,10 @@ class Run(Stage):
             for thread in reversed(load.threads):
                 thread.stop()
             stuck = self.dismissed()
-        settled = time.monotonic()
         with load.settling(self):
             self.drain()
-        drained = time.monotonic() - settled
         seen = self.gathered(load, [*stuck, *self.stop()])
-        return {**self.audited(seen), "seconds": seconds, "drained": drained}
+        return {**self.audited(seen), "seconds": seconds}
 
     def begin(self) -> None:
         for host in self.fleet:
@@ -218,7 +216,6 @@ class Run(Stage):
             "ahead": attempts.acquired_ahead(seen),
             "broken_off": sum(run.ended is None for run in seen.runs),
             "refused": sum(bool(call.refused) for call in seen.calls),
-            "reported": Counter(reported.reason for reported in seen.reported),
             "forgotten": len(attempts.forgotten(seen)),
             "kinds": Counter(one.kind for one in every),
             "violations": list(map(str, found)),

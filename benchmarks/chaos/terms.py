@@ -11,8 +11,6 @@ from typing import Any
 from .operations import PLAYS, WEBS
 
 HOST, ISOLATION = "CHAOS_HOST", "CHAOS_ISOLATION"
-EVENTS = "events"
-"""The file of a run for what handlers do, and for what is asked of the queue and answered."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,8 @@ class Files:
 
     @property
     def events(self) -> Path:
-        return self.folder / EVENTS
+        """What handlers do, and what is asked of the queue and answered."""
+        return self.folder / "events"
 
     @property
     def locks(self) -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import urllib.request
 from typing import Any
 
+from benchmarks.processes import signal_all
 from tests.databases import PostgreSQL, Server, UnavailableError
 from tests.databases.lifetime import children, is_alive
 from tests.databases.postgresql import OWNER
@@ -129,9 +129,7 @@ class Member(PostgreSQL):
         with contextlib.suppress(OSError, IndexError, ValueError):
             server = int((self.data / "postmaster.pid").read_text().splitlines()[0])
             family = [server, *children(server)]
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        signal_all(family, signal.SIGKILL)
         super().kill()
         wait_until(lambda: not any(map(is_alive, family)), "The end of a killed server")
 

@@ -34,7 +34,8 @@ class Fairness(Command):
         option("--into", type=Path, metavar="FOLDER", help="write the report and its charts there")
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        scenarios = chosen(options)
+        names = options.scenarios or list(SHOWN if options.rules else shipped())
+        scenarios = find(names)
         computed = options.simulate or options.rules
         sites = {} if computed else started(options.databases or plan.DATABASES, stack)
         versions = {database: site.version() for database, site in sites.items()}
@@ -43,7 +44,7 @@ class Fairness(Command):
             yield from simulations(options, filter(can_be_simulated, scenarios))
             return
         runner = stack.enter_context(Runner())
-        for source, scenario in zip(options.scenarios, scenarios, strict=True):
+        for source, scenario in zip(names, scenarios, strict=True):
             for processors in options.processors or PROCESSORS:
                 for database, site in sites.items():
                     source = str(Path(source).resolve()) if source.endswith(".toml") else source
@@ -69,12 +70,6 @@ class Fairness(Command):
 
 def counts(text: str) -> list[int]:
     return [count(number) for number in listed(text)]
-
-
-def chosen(options: argparse.Namespace) -> list[Scenario]:
-    """Return the scenarios; raise ScenarioError for one that can't be run."""
-    options.scenarios = options.scenarios or (list(SHOWN) if options.rules else list(shipped()))
-    return find(options.scenarios)
 
 
 def can_be_simulated(scenario: Scenario) -> bool:

@@ -29,7 +29,6 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     environment.checkpoint()
     environment.peer.submit_many(range(count))
     environment.analyze()
-    launched = time.monotonic_ns()
     with environment.workers(processes) as workers:
         environment.wait_for_first(workers)
         wait_for_all(environment, processes, count)
@@ -44,7 +43,6 @@ def measure(environment: Environment, variant: str) -> dict[str, Any]:
     return {
         "n": count,
         "capped": capped,
-        "boot": (starts[0].at - launched) / 1e9,
         **window(starts, processes, last),
         **per_task(before, after),
         "others": others(before, after),

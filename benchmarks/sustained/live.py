@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import probe, processes
-from benchmarks.database import Link, Target, connect
+from benchmarks.database import CONNECTIONS, Link, Target, connect
 from benchmarks.environment import Live
 from benchmarks.measures.latency import LONGEST, SHORTEST
 from benchmarks.peers.perfectqueue import Load
@@ -37,12 +37,6 @@ NOTED = ("nothing", "nap", "note")
 """Those that the probe hears of, once each."""
 
 TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
-CONNECTIONS = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    "mariadb": "SELECT count(*) FROM information_schema.processlist"
-    " WHERE db = database() AND id <> connection_id()",
-}
 SIZES = {
     "postgresql": "SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid))"
     " FROM pg_stat_user_tables",
@@ -190,14 +184,14 @@ class Run(Live):
         found = {
             "processes": float(len(family)),
             "memory_mib": processes.memory(pids),
-            "files": float(sum(map(processes.files, family))),
-            "threads": float(sum(map(processes.threads, family))),
+            "files": float(sum(processes.entries(pid, "fd") for pid in family)),
+            "threads": float(sum(processes.entries(pid, "task") for pid in family)),
             "data_mib": data / 2**20,
             "indexes_mib": indexes / 2**20,
             "dead": dead,
         }
         if link.kind in CONNECTIONS:
-            found["connections"] = float(link.value(CONNECTIONS[link.kind]))
+            found["connections"] = float(len(link.run(CONNECTIONS[link.kind])))
             found["server"] = self.environment.server_time()
         if self.janitors:
             found["purge"] = processes.processor_time(self.janitors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -167,7 +166,7 @@ class Fleet:
     def dismiss(self) -> None:
         """Ask the clients to stop."""
         self.wanted = False
-        signal_all(self.clients(), signal.SIGTERM)
+        processes.signal_all(self.clients(), signal.SIGTERM)
 
     def stop(self) -> None:
         """Stop all workers, for good."""
@@ -181,7 +180,7 @@ class Fleet:
     def end(self) -> None:
         """Kill whatever is left."""
         self.wanted = False
-        signal_all(self.clients(), signal.SIGKILL)
+        processes.signal_all(self.clients(), signal.SIGKILL)
         for process in self.processes.values():
             process.wait()
         for host in self:
@@ -189,10 +188,3 @@ class Fleet:
             end_all(host.mark)
             if host.launcher is not None:
                 host.launcher.wait()
-
-
-def signal_all(pids: Iterable[int], signum: int) -> None:
-    """Signal processes that may be gone."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signum)

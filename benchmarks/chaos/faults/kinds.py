@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.database import Link
+from benchmarks.database import CONNECTIONS, Link
+from benchmarks.processes import signal_all
 
 from ..audit.history import Strike
-from .fleet import Host, signal_all
+from .fleet import Host
 from .proxy import socket_in
 from .stage import Stage
 
@@ -184,16 +185,6 @@ def scale(stage: Stage) -> Strike | None:
 
 
 MOST_BACKENDS = 6
-BACKENDS = {
-    "postgresql": (
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-        " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
-    ),
-    "mariadb": (
-        "SELECT id FROM information_schema.processlist"
-        " WHERE db = database() AND id <> connection_id()"
-    ),
-}
 END = {"postgresql": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
 
 
@@ -201,7 +192,7 @@ END = {"postgresql": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
 def end_backends(stage: Stage) -> Strike | None:
     """The server ends some connections of any process, at any moment."""
     with stage.link() as link:
-        found = [int(pid) for (pid,) in link.run(BACKENDS[link.kind])]
+        found = [int(pid) for (pid,) in link.run(CONNECTIONS[link.kind])]
         chosen = stage.drawn.sample(found, min(len(found), stage.drawn.randint(1, MOST_BACKENDS)))
         at = stage.now()
         for backend in chosen:
@@ -235,7 +226,7 @@ def crash_server(stage: Stage) -> Strike | None:
 def crash_backend(stage: Stage) -> Strike | None:
     """One of the server's processes is killed, which makes it restart all of them."""
     with stage.link() as link:
-        [pid] = stage.one_of([int(pid) for (pid,) in link.run(BACKENDS[link.kind])]) or [0]
+        [pid] = stage.one_of([int(pid) for (pid,) in link.run(CONNECTIONS[link.kind])]) or [0]
         if not pid:
             return None
         at = stage.now()

@@ -16,8 +16,6 @@ from .terms import Terms
 from .workload.storm import BULK, SHARED
 
 STORM = {
-    "load": "benchmarks.chaos.workload.load.Storm",
-    "client": "benchmarks.chaos.workload.client.Client",
     "clients": 8,
     "proxied": False,
     "hosts": 1,
@@ -36,7 +34,6 @@ OF_STORM = (
 )
 OFTEN = 3
 """How often a storm strikes clients for each time that it strikes something else."""
-LEVELS = ("read committed", "repeatable read", "serializable")
 
 
 class Chaos(FaultsCommand):
@@ -58,7 +55,6 @@ class Chaos(FaultsCommand):
         option("--clients", type=count, help="processes that act at random; 2, in a storm 8")
         option("--alive-time", type=seconds, help="seconds of a lease; 5, in a storm 3")
         option("--pause", type=seconds, help="the most between two faults; 3, in a storm 2")
-        option("--isolation", choices=LEVELS, help="of all transactions; the default's")
         option("--keep", type=Path, metavar="FOLDER", help="keep logs and evidence there")
 
     def terms(self, options: argparse.Namespace, database: str) -> Record:
@@ -83,7 +79,7 @@ class Chaos(FaultsCommand):
 
     def again(self, run: Record) -> str:
         terms = run["terms"]
-        return "--storm " * (terms.get("load") == STORM["load"]) + (
+        return "--storm " * terms["storm"] + (
             f"--databases {run['database']} --seed {terms['seed']}"
             f" --minutes {terms['seconds'] / 60:g} --processors {terms['processors']}"
         )

@@ -43,10 +43,12 @@ def main() -> None:
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _frame: ended.append(signum))
     django.setup()
-    from django.utils.module_loading import import_string
+    from .workload.client import Client
+    from .workload.player import Player
 
     terms = Terms(**json.loads(given))
-    import_string(terms.client)(terms, name).use_verbs(lambda: bool(ended))
+    client = (Client if terms.storm else Player)(terms, name)
+    client.use_verbs(lambda: bool(ended))
 
 
 if __name__ == "__main__":

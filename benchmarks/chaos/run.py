@@ -66,13 +66,14 @@ class Run(Stage):
             os.environ.update(client.environment)
             import django
             from django.core.management import call_command
-            from django.utils.module_loading import import_string
 
             django.setup()
+            from .workload.load import Load, Storm
+
             call_command("migrate", verbosity=0)
             with self.link() as link:
                 triggers.install(link)
-            load = import_string(self.terms.load)(self.terms)
+            load = (Storm if self.terms.storm else Load)(self.terms)
             self.fleet = Fleet(hosts, self.terms, self.files.folder / "clients.log")
             stack.callback(self.fleet.end)
             self.offset = self.clocks_apart()

@@ -4,7 +4,7 @@ import json
 import os
 
 from benchmarks.chaos.faults.clock import pretend
-from benchmarks.chaos.terms import HOST, ISOLATION, this_folder
+from benchmarks.chaos.terms import HOST, this_folder
 from benchmarks.database import this_target
 from django_perfectqueue.conf import CHECKS, Options
 
@@ -34,10 +34,3 @@ for _name in PERFECTQUEUE.keys() - CHECKS.keys():
     setattr(Options, _name, PERFECTQUEUE.pop(_name))
 
 pretend(os.environ[HOST], this_folder().clock(os.environ[HOST]))
-
-if level := os.environ.get(ISOLATION):
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-    is_mysql = DATABASES["default"]["ENGINE"].endswith("mysql")
-    spelled = level if is_mysql else IsolationLevel[level.upper().replace(" ", "_")]
-    DATABASES["default"].setdefault("OPTIONS", {})["isolation_level"] = spelled

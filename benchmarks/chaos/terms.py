@@ -10,7 +10,7 @@ from typing import Any
 
 from .operations import PLAYS, WEBS
 
-HOST, ISOLATION = "CHAOS_HOST", "CHAOS_ISOLATION"
+HOST = "CHAOS_HOST"
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,8 @@ class Terms:
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
     ``nodes`` are the servers of a cluster, 1 where there is none.
-    ``load`` makes the work of a run, and ends it. ``clients`` are processes that act at random,
-    by the class ``client``; what is ``proxied`` reaches the server through a proxy that may
-    break. ``isolation`` is the level of all transactions, as Django's settings spell it; empty:
-    the default.
+    ``clients`` are processes that act at random, in a ``storm`` by every verb; what is ``proxied``
+    reaches the server through a proxy that may break.
     """
 
     database: str
@@ -40,11 +38,9 @@ class Terms:
     backlog: int = 150
     drain: float = 180.0
     queues: Sequence[str] = ("default", WEBS, PLAYS)
-    load: str = "benchmarks.chaos.workload.load.Load"
+    storm: bool = False
     clients: int = 2
-    client: str = "benchmarks.chaos.workload.player.Player"
     proxied: bool = True
-    isolation: str = ""
     nodes: int = 1
 
     def as_json(self) -> dict[str, Any]:

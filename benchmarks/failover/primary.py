@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.chaos.audit.history import History, Strike
-from benchmarks.chaos.audit.recovery import Measure
 from benchmarks.chaos.faults.kinds import SERVERS, Fault
 from benchmarks.chaos.faults.stage import Stage
 from benchmarks.chaos.terms import Terms
@@ -61,14 +60,6 @@ def submit_commits(history: History, strike: Strike) -> float | None:
     return first(done, strike.restored)
 
 
-def since_kill(measure: Measure) -> Measure:
-    def measured(history: History, strike: Strike) -> float | None:
-        took = measure(history, strike)
-        return None if took is None else took + promoted(history, strike)
-
-    return measured
-
-
 FAULT = Fault(" ".join((kill_primary.__doc__ or "").split()), kill_primary, SERVERS)
 BOUNDS = {"postgresql": 10.0, "mariadb": 2.0}
 
@@ -81,6 +72,4 @@ MEASURES = [
     ("another takes the writes", promoted, None),
     ("a task starts, from then", task_starts, bound),
     ("a submit is confirmed, from then", submit_commits, None),
-    ("a task starts, from the kill", since_kill(task_starts), None),
-    ("a submit is confirmed, from the kill", since_kill(submit_commits), None),
 ]

@@ -47,7 +47,12 @@ class Sustained(RunCommand):
         return float(terms["minutes"] * 60 + SPARE)
 
     def wrong(self, record: Record) -> Sequence[str]:
-        return missed(record)
+        """Return the ratios that a run has missed, and what grew."""
+        samples = record["samples"]
+        return [
+            *(reach.name for reach in reaches(samples) if reach.is_missed),
+            *(f"{name} grows" for name in growing(trends(samples))),
+        ]
 
     def table(self, run: Record) -> str:
         return report(run)
@@ -55,15 +60,6 @@ class Sustained(RunCommand):
     def drawn(self, records: Sequence[Record], folder: Path) -> list[Path]:
         runs = [record for record in records if "samples" in record]
         return [drawn(run, folder / f"{run['database']}.svg") for run in runs]
-
-
-def missed(record: Record) -> list[str]:
-    """Return the ratios that a run has missed, and what grew."""
-    samples = record["samples"]
-    return [
-        *(reach.name for reach in reaches(samples) if reach.is_missed),
-        *(f"{name} grows" for name in growing(trends(samples))),
-    ]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ KINDS = {"nothing": 990, "nap": 2, "fail": 3, "note": 2, "later": 2, "cancel": 1
 NOTED = ("nothing", "nap", "note")
 """Those that the probe hears of, once each."""
 
-TABLES = ("task", "ticket", "account", "lane", "attempt", "deadletter", "usage", "worker")
 SIZES = {
     "postgresql": "SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid))"
     " FROM pg_stat_user_tables",
@@ -189,14 +188,13 @@ class Run(Live):
             "data_mib": data / 2**20,
             "indexes_mib": indexes / 2**20,
             "dead": dead,
+            "rows_task": float(link.value("SELECT count(*) FROM perfectqueue_task")),
         }
         if link.kind in CONNECTIONS:
             found["connections"] = float(len(link.run(CONNECTIONS[link.kind])))
             found["server"] = self.environment.server_time()
         if self.janitors:
             found["purge"] = processes.processor_time(self.janitors)
-        for table in TABLES:
-            found[f"rows_{table}"] = float(link.value(f"SELECT count(*) FROM perfectqueue_{table}"))
         return found
 
 

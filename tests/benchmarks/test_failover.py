@@ -71,7 +71,7 @@ class MeasureTests(SimpleTestCase):
     def test_what_was_acquired_before_the_kill_or_is_forgotten_does_not_count(self):
         from benchmarks.chaos.audit.history import RUNNING, Change, Run, Strike
         from benchmarks.chaos.calls import Call
-        from benchmarks.failover.primary import since_kill, submit_commits, task_starts
+        from benchmarks.failover.primary import submit_commits, task_starts
 
         def run(task, began):
             return Run(task=task, attempt=1, holder=1, pid=1, host="", began=began)
@@ -93,4 +93,3 @@ class MeasureTests(SimpleTestCase):
         strike = Strike("primary", 10.0, 30.0)
         self.assertEqual(task_starts(history, strike), 2.0)
         self.assertEqual(submit_commits(history, strike), 4.0)
-        self.assertEqual(since_kill(task_starts)(history, strike), 22.0)

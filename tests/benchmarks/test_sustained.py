@@ -6,7 +6,7 @@ from django.db import connection
 from django.test import SimpleTestCase, TransactionTestCase, tag
 
 from benchmarks.deaths import ALLOWED, NAMES, grown
-from benchmarks.sustained.__main__ import missed
+from benchmarks.sustained.__main__ import Sustained
 from benchmarks.sustained.live import KINDS, NOTED, portions
 from benchmarks.sustained.report import growing, is_pinned, reaches, report, trends
 
@@ -69,8 +69,7 @@ class CommandTests(Folder, TransactionTestCase):
 
 class ReachTests(SimpleTestCase):
     def missed(self, **changing):
-        run = {"samples": samples(**changing)}
-        return missed(run)
+        return Sustained().wrong({"samples": samples(**changing)})
 
     def test_a_steady_run_misses_nothing(self):
         self.assertEqual(self.missed(), [])

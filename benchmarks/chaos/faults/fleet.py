@@ -17,7 +17,7 @@ from benchmarks.cleanup import end_all
 from benchmarks.database import Target
 from tests.databases.lifetime import children, processes_with
 
-from ..terms import FOLDER, HOST, ISOLATION, Files, Terms
+from ..terms import FOLDER, HOST, Files, Terms
 from .clock import Clock
 
 MARK = "CHAOS_MARK"
@@ -59,7 +59,6 @@ class Host:
         }
         self.configure()
         self.command = ["pq_worker", *(f"--queue={queue}" for queue in terms.queues)]
-        self.isolation = terms.isolation
         self.wanted = False
         self.launcher: subprocess.Popen[bytes] | None = None
         self.ended_at = 0.0
@@ -80,7 +79,6 @@ class Host:
             name: value,
             HOST: self.name,
             FOLDER: str(self.files.folder),
-            ISOLATION: self.isolation,
             "DJANGO_SETTINGS_MODULE": "benchmarks.chaos.settings",
         }
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import machine, plan, report
-from benchmarks.peers import installed
 from benchmarks.runner import Runner, leave
 from benchmarks.servers import Site
 from tests.databases import Server, ServerError, UnavailableError
@@ -98,14 +97,10 @@ class Command(ABC):
         try:
             if options.report:
                 records = [record for file in options.report for record in report.read(file)]
-            elif installed("django"):
+            else:
                 for signum in (signal.SIGTERM, signal.SIGHUP):
                     signal.signal(signum, leave)
                 records = self.taken(options)
-            else:
-                raise ValueError(
-                    f'{sys.executable} has no Django: python -m pip install -e ".[benchmarks]"'
-                )
             self.hand_over(options, records)
         except (OSError, ValueError) as error:
             say(str(error))

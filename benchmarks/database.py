@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "BENCHMARK_TARGET"
+SQLITE = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL",
+}
+"""The options of Django for a file that several processes write to."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,7 @@ class Target:
             "CONN_MAX_AGE": None if persistent else 0,
         }
         if self.kind == "sqlite":
-            options = {
-                "transaction_mode": "IMMEDIATE",
-                "timeout": 20,
-                "init_command": "PRAGMA journal_mode=WAL",
-            }
-            return {**common, "ENGINE": "django.db.backends.sqlite3", "OPTIONS": options}
+            return {**common, "ENGINE": "django.db.backends.sqlite3", "OPTIONS": SQLITE}
         engine = {"postgresql": "postgresql", "mariadb": "mysql"}[self.kind]
         return {**common, "ENGINE": f"django.db.backends.{engine}"}
 

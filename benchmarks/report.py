@@ -195,34 +195,30 @@ def rates(metric: str, variant: str) -> Any:
 
 
 def drain(results: Results) -> str:
-    parts = []
-    for database in results.databases("drain"):
-        variants = sorted(results.names("drain", 1))
-        rows = []
-        for peer in results.peers("drain", database):
-            names = [("drain", variant, database, peer) for variant in variants]
-            ours = [("drain", variant, database, OURS) for variant in variants]
-            pairs = zip(ours, names, strict=True)
-            rows.append(
-                [
-                    peer,
-                    *(results.cell(name, "rate") for name in names),
-                    " / ".join(results.ratio(*pair, "rate") for pair in pairs),
-                    results.cell(names[0], "worker_us"),
-                    results.cell(names[0], "server_us"),
-                    results.cell(names[0], "n").partition(" ")[0],
-                ]
-            )
-        heads = [
-            f"{database}, tasks/s",
-            *(f"{variant} process" + "es" * (variant != "1") for variant in variants),
-            f"{OURS} ÷ it",
-            "worker µs",
-            "server µs",
-            "tasks",
-        ]
-        parts.append(in_columns(heads, rows))
-    return "\n\n".join(parts)
+    variants = sorted(results.names("drain", 1))
+    tables = (drain_on(results, one, variants) for one in results.databases("drain"))
+    return "\n\n".join(tables)
+
+
+def drain_on(results: Results, database: str, variants: Sequence[str]) -> str:
+    def name(peer: str, variant: str = variants[0]) -> Name:
+        return "drain", variant, database, peer
+
+    def ratios(peer: str) -> str:
+        pairs = ((name(OURS, variant), name(peer, variant)) for variant in variants)
+        return " / ".join(results.ratio(*pair, "rate") for pair in pairs)
+
+    columns: dict[str, Callable[[str], str]] = {f"{database}, tasks/s": str}
+    for one in variants:
+        head = f"{one} process" + "es" * (one != "1")
+        columns[head] = lambda peer, one=one: results.cell(name(peer, one), "rate")
+    columns |= {
+        f"{OURS} ÷ it": ratios,
+        "worker µs": lambda peer: results.cell(name(peer), "worker_us"),
+        "server µs": lambda peer: results.cell(name(peer), "server_us"),
+        "tasks": lambda peer: results.cell(name(peer), "n").partition(" ")[0],
+    }
+    return listed(results.peers("drain", database), columns)
 
 
 def latency(results: Results) -> str:

@@ -12,21 +12,17 @@ from benchmarks.report import listed, section
 from .faults.kinds import Fault
 
 NOTHING = "-"
-PLAYED = ("workflows", "signals", "in sequences", "debounced", "once")
+COUNTED = (
+    *("workflows", "signals", "in sequences", "debounced", "once"),
+    *("tasks", "ticks", "attempts", "ahead", "broken off", "refused", "forgotten"),
+)
 RUNS: dict[str, Callable[[Record], Any]] = {
     "": lambda run: run["database"],
     "minutes": lambda run: f"{run['seconds'] / 60:.1f}",
     "seed": lambda run: run["terms"]["seed"],
     "violations": lambda run: sum(run["kinds"].values()),
     "faults": lambda run: sum(run["strikes"].values()),
-    **{
-        name: lambda run, name=name: f"{run.get('played', {}).get(name.replace(' ', '_'), 0):,}"
-        for name in PLAYED
-    },
-    **{
-        name: lambda run, name=name: f"{run.get(name.replace(' ', '_'), 0):,}"
-        for name in ("tasks", "ticks", "attempts", "ahead", "broken off", "refused", "forgotten")
-    },
+    **{name: lambda run, name=name: f"{run.get(name.replace(' ', '_'), 0):,}" for name in COUNTED},
 }
 
 

@@ -210,7 +210,7 @@ class Run(Stage):
         return {
             "tasks": len(seen.born),
             "calls": Counter(f"{one.verb}: {one.answer or 'none'}" for one in seen.calls),
-            "played": plays.counts(seen),
+            **plays.counts(seen),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),

@@ -4,6 +4,8 @@ import sys
 
 import environ
 
+from benchmarks.database import SQLITE
+
 sys.modules["psycopg"] = None  # type: ignore[assignment]  # the table is counted with psycopg2
 
 env = environ.Env()
@@ -25,8 +27,4 @@ if env.bool("PERFECTQUEUE_FIGURES_DJANGO_TASKS", default=True):
     }
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
-    DATABASES["default"]["OPTIONS"] = {
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-        "init_command": "PRAGMA journal_mode=WAL",
-    }
+    DATABASES["default"]["OPTIONS"] = SQLITE

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.command import EPILOG, SPARE, Record, RunCommand, count, from_on, run
 
 from .picture import drawn
-from .report import growing, reaches, report, trends
+from .report import growing, reaches, report
 
 INTERVALS = 30
 RETENTION_MOST = 60.0
@@ -51,7 +51,7 @@ class Sustained(RunCommand):
         samples = record["samples"]
         return [
             *(reach.name for reach in reaches(samples) if reach.is_missed),
-            *(f"{name} grows" for name in growing(trends(samples))),
+            *(f"{name} grows" for name in growing(samples)),
         ]
 
     def table(self, run: Record) -> str:

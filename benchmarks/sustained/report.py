@@ -12,7 +12,7 @@ from benchmarks.report import in_columns, listed
 
 THIRDS = 3
 TENTHS = 10
-DAY_HOURS = 24.0
+DAY = 86_400.0
 WARM_UP = 1 / 3
 LONG = 1800.0
 """Seconds of a run from which on trends are taken."""
@@ -89,60 +89,45 @@ def reaches(samples: Samples) -> list[Reach]:
 
 @dataclass(frozen=True)
 class Trend:
-    """``slope`` is per hour and ``error`` its standard error, both in the figure's own unit."""
+    """``growth`` is what would come in a day, and ``error`` the standard error of that."""
 
     least: float
     mean: float
     most: float
-    slope: float
+    growth: float
     error: float
 
     @property
-    def after_a_day(self) -> float:
-        """What it would have grown by after 24 hours."""
-        return self.slope * DAY_HOURS
-
-    def grows(self, allowed: float) -> bool:
-        """
-        Return whether it grows by more than a part of its mean in a day.
-
-        It does so only when the slope is beyond what chance explains.
-        """
-        beyond_chance = self.slope > SIGNIFICANT * self.error
-        return beyond_chance and self.after_a_day > allowed * max(self.mean, 1.0)
+    def is_growing(self) -> bool:
+        """Whether a tenth would come in a day, and that is more than chance explains."""
+        return self.growth > max(ALLOWED * max(self.mean, 1.0), SIGNIFICANT * self.error)
 
 
-def trend(samples: Sequence[tuple[float, float]]) -> Trend:
+def trend(samples: Samples, name: str) -> Trend:
     """
-    Return the trend of samples, each a moment in seconds and a value, three at least.
+    Return the trend of a figure.
 
     The first third is left out: until then caches fill and retention has let nothing go.
     """
     points = samples[math.ceil(len(samples) * WARM_UP) :]
-    hours = [at / 3600 for at, _value in points]
-    values = [value for _at, value in points]
-    middle, mean = sum(hours) / len(hours), sum(values) / len(values)
-    spread = sum((hour - middle) ** 2 for hour in hours)
-    slope = sum((h - middle) * (v - mean) for h, v in zip(hours, values, strict=True)) / spread
-    rest = [v - mean - slope * (h - middle) for h, v in zip(hours, values, strict=True)]
-    error = math.sqrt(sum(one * one for one in rest) / (len(points) - 2) / spread)
-    return Trend(min(values), mean, max(values), slope, error)
+    days = [sample["at"] / DAY for sample in points]
+    values = [sample[name] for sample in points]
+    growth, start = statistics.linear_regression(days, values)
+    rest = sum((v - start - growth * d) ** 2 for d, v in zip(days, values, strict=True))
+    error = math.sqrt(rest / (len(points) - 2) / len(points) / statistics.pvariance(days))
+    return Trend(min(values), statistics.mean(values), max(values), growth, error)
 
 
 def trends(samples: Samples) -> dict[str, Trend]:
     """Return the trend of each figure of the worker; none where the run is short."""
     if samples[-1]["at"] < LONG:
         return {}
-    return {
-        name: trend([(sample["at"], sample[name]) for sample in samples])
-        for name in NAMES
-        if name in samples[0]
-    }
+    return {name: trend(samples, name) for name in NAMES if name in samples[0]}
 
 
-def growing(found: Mapping[str, Trend]) -> list[str]:
+def growing(samples: Samples) -> list[str]:
     """Return the figures that would grow by more than a tenth in a day."""
-    return [name for name, one in found.items() if one.grows(ALLOWED)]
+    return [name for name, one in trends(samples).items() if one.is_growing]
 
 
 # Tables
@@ -169,8 +154,8 @@ TRENDS: dict[str, Callable[[tuple[str, Trend]], str]] = {
     "least": lambda item: f"{item[1].least:,.1f}",
     "mean": lambda item: f"{item[1].mean:,.1f}",
     "most": lambda item: f"{item[1].most:,.1f}",
-    "a day would add": lambda item: f"{item[1].after_a_day:+,.1f} ± {item[1].error * 24:,.1f}",
-    "": lambda item: "grows" if item[1].grows(ALLOWED) else "flat",
+    "a day would add": lambda item: f"{item[1].growth:+,.1f} ± {item[1].error:,.1f}",
+    "": lambda item: "grows" if item[1].is_growing else "flat",
 }
 
 

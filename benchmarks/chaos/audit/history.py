@@ -95,16 +95,26 @@ class Born:
 
 
 @dataclass(frozen=True)
-class Run:
+class OfLease:
+    """What was seen of who holds a lease."""
+
+    task: int
+    attempt: int
+    holder: int
+
+    @property
+    def ref(self) -> Ref:
+        return (self.task, self.attempt, self.holder)
+
+
+@dataclass(frozen=True)
+class Run(OfLease):
     """
     A handler at work, or a client that holds a task. ``ended`` is None where a handler did not
     live to say so; ``rival`` is another process that ran the task, by its lock, when this one
     began. ``asked`` is when a client asked for it; ``edit`` the last edit that it saw.
     """
 
-    task: int
-    attempt: int
-    holder: int
     pid: int
     host: str
     began: float
@@ -114,26 +124,15 @@ class Run:
     edit: str | None = None
     asked: float = -math.inf
 
-    @property
-    def ref(self) -> Ref:
-        return (self.task, self.attempt, self.holder)
-
 
 @dataclass(frozen=True)
-class Note:
+class Note(OfLease):
     """What a handler has done, or has been given: a step that it runs, and what is kept of it."""
 
-    task: int
-    attempt: int
-    holder: int
     at: float
     what: str
     name: str
     value: Any
-
-    @property
-    def ref(self) -> Ref:
-        return (self.task, self.attempt, self.holder)
 
 
 @dataclass(frozen=True)

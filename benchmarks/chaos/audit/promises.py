@@ -25,18 +25,13 @@ def lost(history: History) -> Iterator[Finding]:
             for life in call.submitted:
                 if life not in lives:
                     yield None, f"{life} was submitted, and was never there"
-    there = {row.id for row in history.rows}
+    kept = [one for one in history.born if one.task in history.by_id]
     for one in history.born:
-        if one.task not in there and not may_be_gone(history, one):
+        if one.task not in history.by_id and not may_be_gone(history, one):
             yield one.task, "is not there"
-    for key, count in Counter((one.queue, one.key) for one in kept(history)).items():
+    for key, count in Counter((one.queue, one.key) for one in kept).items():
         if count > 1:
             yield None, f"{key} is there {count} times"
-
-
-def kept(history: History) -> list[Born]:
-    there = {row.id for row in history.rows}
-    return [one for one in history.born if one.task in there]
 
 
 def may_be_gone(history: History, born: Born) -> bool:

@@ -485,13 +485,8 @@ class Client(Acting):
     def lift(self) -> bool:
         done = [self.pause(whom, False) for whom in storm.PAUSES]
         for scope, name in CHANGED:
-            lifted = ask(
-                "remove_limit",
-                lambda scope=scope, name=name: remove_limit(name, scope=scope),
-                scope=scope,
-                name=name,
-            )
-            done.append(lifted.is_done)
+            lift = partial(remove_limit, name, scope=scope)
+            done.append(ask("remove_limit", lift, scope=scope, name=name).is_done)
         return all(done)
 
     def close(self, leases: Sequence[Any]) -> dict[str, Any]:

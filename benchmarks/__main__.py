@@ -19,24 +19,22 @@ class Benchmarks(Command):
     about = "Measure this queue beside others and beside the database alone."
 
     def add_options(self, option: Callable[..., Any]) -> None:
-        option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
-        option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
+        for name, known in (("--peers", PEERS), ("--metrics", MEASURES)):
+            option(name, type=names(known), default=list(known), help="of " + ", ".join(known))
         option("--rounds", type=count, default=3, help="how often each is measured; %(default)s")
         option("--tasks", type=count, default=5_000, help="of a drain of a peer of common speed")
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        databases = options.databases or plan.DATABASES
-        options.peers = those_installed(those_with(databases, options.peers or list(PEERS)))
-        sites = started(databases if options.peers else (), stack)
-        metrics = options.metrics or list(MEASURES)
-        jobs = list(plan.jobs(options.rounds, metrics, list(sites), options.peers, options.tasks))
+        peers = those_installed(those_with(options.databases, options.peers))
+        sites = started(options.databases if peers else (), stack)
+        jobs = list(plan.jobs(options.rounds, options.metrics, list(sites), peers, options.tasks))
         if not jobs:
             raise ValueError(
                 "There is nothing to measure: no peer takes part in this on these databases."
             )
         runner = stack.enter_context(Runner())
         versions = {database: site.version() for database, site in sites.items()}
-        yield {"machine": machine.described(options.peers, versions)}
+        yield {"machine": machine.described(peers, versions)}
         began = time.monotonic()
         say(f"{len(jobs)} samples, each written to {options.output}")
         for number, job in enumerate(jobs, 1):

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import machine, plan, report
+from benchmarks import machine, report
+from benchmarks.database import DATABASES
 from benchmarks.runner import Runner, leave
 from benchmarks.servers import Site
 from tests.databases import Server, ServerError, UnavailableError
@@ -116,7 +117,8 @@ class Command(ABC):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         option = parser.add_argument
-        option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
+        known = ", ".join(DATABASES)
+        option("--databases", type=names(DATABASES), default=DATABASES, help=f"of {known}")
         self.add_options(option)
         option("--output", type=Path, help="where results go; a file in the temporary folder")
         option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
@@ -195,8 +197,7 @@ class RunCommand(Command):
         return SERVERS[database]()
 
     def samples(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Record]:
-        databases = options.databases or plan.DATABASES
-        terms = {one: {"database": one, **self.terms(options, one)} for one in databases}
+        terms = {one: {"database": one, **self.terms(options, one)} for one in options.databases}
         head = machine.described(["perfectqueue"], {}, module=self.module)
         there = [one for one in terms if can_be_had(one, self.server(one))]
         for database in there:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "BENCHMARK_TARGET"
+SERVERS = ("postgresql", "mariadb")
+DATABASES = ("sqlite", *SERVERS)
 SQLITE = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 20,

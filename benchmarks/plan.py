@@ -16,7 +16,6 @@ from benchmarks.environment import Environment
 from benchmarks.measures import MEASURES
 from benchmarks.peers import OURS, kind_of, make
 
-DATABASES = ("sqlite", "postgresql", "mariadb")
 PARTS = {
     "perfectqueue-each": ("drain",),
     "perfectqueue-users": ("bulk", "drain"),

@@ -17,7 +17,6 @@ from .workload.storm import BULK, SHARED
 
 STORM = {
     "clients": 8,
-    "proxied": False,
     "hosts": 1,
     "alive_time": 3.0,
     "poll_interval": 0.5,

@@ -50,7 +50,7 @@ class Run(Stage):
 
     @property
     def has_proxy(self) -> bool:
-        return self.terms.database != "sqlite" and self.terms.proxied
+        return self.terms.database != "sqlite" and not self.terms.storm
 
     def target_for(self, host: str) -> Target:
         """The database as a host reaches it: through the proxy."""

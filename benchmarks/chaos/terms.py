@@ -20,8 +20,8 @@ class Terms:
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
     many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
     ``nodes`` are the servers of a cluster, 1 where there is none.
-    ``clients`` are processes that act at random, in a ``storm`` by every verb; what is ``proxied``
-    reaches the server through a proxy that may break.
+    ``clients`` are processes that act at random. In a ``storm`` they use every verb, and all reach
+    the server themselves; else there is a proxy before it, which may break.
     """
 
     database: str
@@ -40,7 +40,6 @@ class Terms:
     queues: Sequence[str] = ("default", WEBS, PLAYS)
     storm: bool = False
     clients: int = 2
-    proxied: bool = True
     nodes: int = 1
 
     def as_json(self) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.chaos.audit.history import History, Strike
-from benchmarks.chaos.faults.kinds import SERVERS, Fault
+from benchmarks.chaos.faults.kinds import Fault
 from benchmarks.chaos.faults.stage import Stage
 from benchmarks.chaos.terms import Terms
+from benchmarks.database import SERVERS
 from tests.databases import ServerError
 
 from .cluster import PATIENCE

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, plan
+from benchmarks import machine
 from benchmarks.command import Command, Record, count, listed, run, started
 from benchmarks.runner import Runner
 
@@ -19,8 +19,6 @@ from .report import SIMULATED, head, tables, where
 from .rules import OURS, RULES, SHOWN, played
 from .scenario import Scenario, find, shipped
 
-PROCESSORS = [1, 4]
-
 
 class Fairness(Command):
     name = "fairness"
@@ -28,7 +26,7 @@ class Fairness(Command):
 
     def add_options(self, option: Callable[..., Any]) -> None:
         option("--scenarios", type=listed, help="files, or of " + ", ".join(shipped()))
-        option("--processors", type=counts, help="how many at once, one after the other; 1,4")
+        option("--processors", type=counts, default=[1, 4], help="how many at once, in turn; 1,4")
         option("--simulate", action="store_true", help="compute it, without databases and waiting")
         option("--rules", action="store_true", help="compute it by the rules of other queues, too")
         option("--into", type=Path, metavar="FOLDER", help="write the report and its charts there")
@@ -37,7 +35,7 @@ class Fairness(Command):
         names = options.scenarios or list(SHOWN if options.rules else shipped())
         scenarios = find(names)
         computed = options.simulate or options.rules
-        sites = {} if computed else started(options.databases or plan.DATABASES, stack)
+        sites = {} if computed else started(options.databases, stack)
         versions = {database: site.version() for database, site in sites.items()}
         yield {"machine": machine.described(["perfectqueue"], versions, module=self.module)}
         if computed:
@@ -45,7 +43,7 @@ class Fairness(Command):
             return
         runner = stack.enter_context(Runner())
         for source, scenario in zip(names, scenarios, strict=True):
-            for processors in options.processors or PROCESSORS:
+            for processors in options.processors:
                 for database, site in sites.items():
                     source = str(Path(source).resolve()) if source.endswith(".toml") else source
                     job = {"source": source, "processors": processors}
@@ -96,7 +94,7 @@ def simulations(
             f"{OURS}, steps of 1 s": functools.partial(simulated, step=1.0),
         }
     for scenario in scenarios:
-        for processors in options.processors or PROCESSORS:
+        for processors in options.processors:
             for name, compute in rules.items():
                 runs, seconds = compute(scenario, processors)
                 found = audited(scenario, runs, processors=processors, seconds=seconds)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.plan import DATABASES
+from benchmarks.database import DATABASES
 from benchmarks.report import in_columns, listed, section
 
 SIMULATED = "simulated"

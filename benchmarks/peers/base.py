@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.database import Link, Target, connect
+from benchmarks.database import DATABASES, Link, Target, connect
 
-EVERYWHERE = ("postgresql", "mariadb", "sqlite")
 ONE_BY_ONE = ("submit", "drain", "latency")
 """What is measured of a library without a call for many."""
 CHUNK = 1000
@@ -29,7 +28,7 @@ class Peer:
     ``runs`` is what its workers run, where a submit needs to know that.
     """
 
-    databases: ClassVar[tuple[str, ...]] = EVERYWHERE
+    databases: ClassVar[tuple[str, ...]] = DATABASES
     packages: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[str, ...]] = ("submit", "bulk", "drain", "latency")
     table: ClassVar[str] = ""

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.database import CONNECTIONS, Link
+from benchmarks.database import CONNECTIONS, DATABASES, SERVERS, Link
 from benchmarks.processes import signal_all
 
 from ..audit.history import Strike
 from .fleet import Host
 from .proxy import socket_in
 from .stage import Stage
-
-SERVERS = ("postgresql", "mariadb")
-DATABASES = (*SERVERS, "sqlite")
 
 Act = Callable[[Stage], Strike | None]
 

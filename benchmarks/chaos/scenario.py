@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .operations import BULK
+WEBS, POND, PLAYS = "webs", "pond", "plays"
+"""
+The queues of what is changed: graphs in batches, tasks that only bulk work changes, and what
+clients submit.
+"""
+BULK = "perfectqueue.bulk"
 
 CAPPED, CAP = "capped", 2
 NARROW, WIDTH = "narrow", 2

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .operations import PLAYS, WEBS
+from .scenario import PLAYS, WEBS
 
 HOST = "CHAOS_HOST"
 

@@ -696,7 +696,7 @@ class SteeredTests(CheckerCase):
         self.assertIn("circle", self.found(book, edges=circle))
 
     def test_a_batch_that_says_other_than_its_tasks_is_found(self):
-        from benchmarks.chaos.operations import Counted
+        from benchmarks.chaos.audit.history import Counted
 
         for there, kinds in ((Counted(2, 2, 0), []), (Counted(2, 1, 1), ["batch"])):
             batches = {"web-1": (Counted(2, 2, 0), there)}

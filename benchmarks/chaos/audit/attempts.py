@@ -18,18 +18,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from .. import operations, scenario
+from .. import scenario
 from ..calls import Call, Ref
-from ..operations import TICK
+from . import operations
 from .history import RUNNING, SLACK, Close, History, Run
+from .operations import TICK, Finding
 
 GRACE = 1.0
 """Seconds that a process may be held up between its last look at its lease and its handler."""
 FORGETFUL = 5.0
 """Seconds between a crash and the handlers of which the server may have forgotten."""
 MAY_END = {"finish": "finished", "acquire": "finished", "fail": "failed", "cancel": "cancelled"}
-
-Finding = tuple[int | None, str]
 
 
 def never_ended(history: History) -> Iterator[Finding]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .. import operations
-from . import attempts, plays, promises
-from .attempts import Finding
+from . import attempts, operations, plays, promises
 from .history import History
+from .operations import Finding
 
 CHECKS: dict[str, Callable[[History], Iterable[Finding]]] = {
     "lost": promises.lost,

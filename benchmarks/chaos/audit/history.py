@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from benchmarks.database import Link
 
 from ..calls import BROKEN, Call, Ref, refs
-from ..operations import WEBS, Counted, counted
 from ..recorder import read_lines
-from ..scenario import Rate
+from ..scenario import WEBS, Rate
 from ..workload.webs import Web
 
 T = TypeVar("T")
@@ -29,6 +28,15 @@ SLACK = 0.05
 """Seconds by which the clocks of server and clients may differ in a run."""
 ENDINGS = ("finish", "acquire", "retry", "release", "fail", "cancel", "snooze")
 """The verbs by which a holder lets its leases go."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a batch says at the end, and what its tasks and the batches in it are."""
+
+    total: int
+    finished: int
+    dead: int
 
 
 @dataclass(frozen=True)
@@ -503,3 +511,9 @@ def read_batches() -> dict[str, tuple[Counted, Counted]]:
             end = "" if not said.ended else "failed" if said.dead else "finished"
             outcomes[row.parent_id][end] += 1
     return found
+
+
+def counted(outcomes: Counter[str]) -> Counted:
+    """Return what a batch should say whose tasks have these outcomes."""
+    total, finished = sum(outcomes.values()), outcomes["finished"]
+    return Counted(total, finished, total - finished - outcomes[""])

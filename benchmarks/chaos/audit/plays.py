@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ..calls import Call
-from ..operations import PLAYS, TICK, first_begin
-from ..scenario import CHILD, CHILDREN, MERGED, ONCE, SIGNALS, STEPS, WORKFLOW
-from .attempts import Finding, Run, is_live
-from .history import SLACK, Born, History, Note, Row, grouped
+from ..scenario import CHILD, CHILDREN, MERGED, ONCE, PLAYS, SIGNALS, STEPS, WORKFLOW
+from .attempts import is_live
+from .history import SLACK, Born, History, Note, Row, Run, grouped
+from .operations import TICK, Finding, first_begin
 
 STRAND = "strand"
 GIVEN = {*map(str, range(STEPS)), *SIGNALS, "version", "join", "nap"}

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 from ..calls import STUMBLED, Call, refs
-from ..operations import BULK, TICK, was_put_back
-from .attempts import MAY_END, Finding, ends_by, has_ended, was_let_go, was_unheard
+from ..scenario import BULK
+from .attempts import MAY_END, ends_by, has_ended, was_let_go, was_unheard
 from .history import SLACK, Born, History, Run
+from .operations import TICK, Finding, was_put_back
 
 AFTERMATH = 20.0
 """Seconds for which a fault may be felt: a server that recovers, a lock that is waited for."""

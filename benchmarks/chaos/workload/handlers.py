@@ -25,8 +25,8 @@ from django_perfectqueue.exceptions import (
 from .. import scenario
 from ..calls import Undone, noted
 from ..faults.clock import spread
-from ..operations import BULK
 from ..recorder import recorder
+from ..scenario import BULK
 from ..terms import HOST, this_folder
 
 INTERRUPTIONS = (PreemptedError, CancelRequestedError, ProcessStopError)

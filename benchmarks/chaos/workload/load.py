@@ -21,7 +21,7 @@ from .. import scenario
 from ..audit.history import Ticks
 from ..calls import BROKEN, ask, noted, seen
 from ..faults.stage import Stage, make_rules
-from ..operations import BULK, PLAYS, POND, WEBS
+from ..scenario import BULK, PLAYS, POND, WEBS
 from ..terms import Terms
 from . import storm
 from .client import Client

@@ -10,9 +10,8 @@ from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..calls import ask, seen, within
-from ..operations import PLAYS
 from ..process import Acting
-from ..scenario import FAMILIES, MERGED, ONCE, SHARES, SIGNALS, WORKFLOW
+from ..scenario import FAMILIES, MERGED, ONCE, PLAYS, SHARES, SIGNALS, WORKFLOW
 from ..terms import Terms
 
 RECENT = 20

@@ -21,8 +21,8 @@ from django_perfectqueue.queue import Batch, Queue
 
 from .. import scenario
 from ..calls import ask, noted, seen
-from ..operations import BULK, POND, WEBS
 from ..process import Acting
+from ..scenario import BULK, POND, WEBS
 from ..terms import Terms
 from .webs import Spinner, Web
 

@@ -1,4 +1,4 @@
-"""What was asked for at random, and what must not have come of it."""
+"""What must not have come of what was asked for at random."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .audit.history import Close, History, Row
-    from .calls import Call
+from ..calls import Call
+from ..scenario import BULK, POND, WEBS
+from .history import Close, History, Row
 
-WEBS, POND, PLAYS = "webs", "pond", "plays"
-"""
-The queues of what is changed: graphs in batches, tasks that only bulk work changes, and what
-clients submit.
-"""
-BULK = "perfectqueue.bulk"
 STOPS_WITHIN = 5.0
 """Seconds after which a bulk operation that is asked to stop has stopped, if nothing fails."""
 TICK = 0.005
@@ -26,15 +18,6 @@ TICK = 0.005
 DEAD = frozenset({"failed", "cancelled"})
 
 Finding = tuple[int | None, str]
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What a batch says at the end, and what its tasks and the batches in it are."""
-
-    total: int
-    finished: int
-    dead: int
 
 
 def too_early(history: History) -> Iterator[Finding]:
@@ -232,9 +215,3 @@ def was_struck(history: History, at: float) -> bool:
         strike.at <= at + STOPS_WITHIN and strike.restored >= at - STOPS_WITHIN
         for strike in history.strikes
     )
-
-
-def counted(outcomes: Counter[str]) -> Counted:
-    """Return what a batch should say whose tasks have these outcomes."""
-    total, finished = sum(outcomes.values()), outcomes["finished"]
-    return Counted(total, finished, total - finished - outcomes[""])

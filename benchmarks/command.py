@@ -203,7 +203,7 @@ class RunCommand(Command):
         for database in there:
             of = terms[database]
             patience = self.patience(of)
-            say(f"{database}: it may take {patience:,.0f} s")
+            say(f"{database}: it ends within {patience:,.0f} s")
             with Runner(patience=patience) as runner, runner.room() as folder:
                 try:
                     found = runner.run_in(folder, self.part, of, os.environ, grace=GRACE)

@@ -1,5 +1,6 @@
 """The checker finds what is planted, and a short run of chaos has nothing to be found."""
 
+import inspect
 import itertools
 import json
 import signal
@@ -738,6 +739,17 @@ class SteeredTests(CheckerCase):
         for at, kinds in ((11.0, []), (2.0, ["bulk"])):
             found = self.bulk("edit", {"edited": 2}, stops=[at], edits=(2, 3))
             self.assertEqual(found, kinds)
+
+
+class WordsTests(SimpleTestCase):
+    def test_what_is_looked_for_in_logs_is_what_the_package_says(self):
+        from benchmarks.chaos import calls, run
+        from django_perfectqueue.store.database import transaction
+        from django_perfectqueue.worker.helpers import janitor
+
+        [corrected] = run.CORRECTED
+        self.assertIn(f'"{corrected} ', inspect.getsource(janitor))
+        self.assertIn(f'"{calls.RECONNECTING}"', inspect.getsource(transaction))
 
 
 class SettlingTests(SimpleTestCase):

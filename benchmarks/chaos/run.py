@@ -38,7 +38,7 @@ OF_A_KIND = 20
 MOVED = 0.5
 SAMPLES = 20
 OPEN = ("ticket", "debouncedsubmit")
-SAID_SO = (" CRITICAL ", "stumbled")
+SAID_SO = (" CRITICAL ", "raised an exception and continues")
 CORRECTED = ("A counter differed",)
 
 

@@ -746,8 +746,10 @@ class WordsTests(SimpleTestCase):
         from benchmarks.chaos import calls, run
         from django_perfectqueue.store.database import transaction
         from django_perfectqueue.worker.helpers import janitor
+        from django_perfectqueue.worker.processor import processor
 
-        [corrected] = run.CORRECTED
+        [corrected], [_level, raised] = run.CORRECTED, run.SAID_SO
+        self.assertIn(raised, inspect.getsource(processor))
         self.assertIn(f'"{corrected} ', inspect.getsource(janitor))
         self.assertIn(f'"{calls.RECONNECTING}"', inspect.getsource(transaction))
 

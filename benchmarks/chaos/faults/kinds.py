@@ -51,23 +51,9 @@ CLIENTS = ("killed-client", "frozen-clients")
 # Processes that die without a word, and processes that stand still
 
 
-KILLS: dict[str, tuple[Callable[[Host], list[int]], str]] = {
-    "processor": (Host.current_processors, "One processor is killed (SIGKILL)."),
-    "helper": (Host.helpers, "One listener or janitor is killed."),
-    "supervisor": (
-        Host.supervisors,
-        "A supervisor is killed; the service manager starts another worker.",
-    ),
-    "launcher": (
-        Host.launchers,
-        "A launcher is killed; the service manager starts another worker.",
-    ),
-}
-
-
-def kill(name: str, stage: Stage) -> Strike | None:
+def kill(name: str, chosen: Callable[[Host], list[int]], stage: Stage) -> Strike | None:
     host = stage.some_host()
-    return killed(stage, name, host.name, KILLS[name][0](host))
+    return killed(stage, name, host.name, chosen(host))
 
 
 def killed(stage: Stage, name: str, host: str, chosen: list[int]) -> Strike | None:
@@ -77,8 +63,14 @@ def killed(stage: Stage, name: str, host: str, chosen: list[int]) -> Strike | No
     return Strike(name, at, at, host, tuple(pids)) if pids else None
 
 
-for _name, (_chosen, _about) in KILLS.items():
-    FAULTS[_name] = Fault(_about, partial(kill, _name))
+ANOTHER = "is killed; the service manager starts another worker."
+for _name, _chosen, _about in (
+    ("processor", Host.current_processors, "One processor is killed (SIGKILL)."),
+    ("helper", Host.helpers, "One listener or janitor is killed."),
+    ("supervisor", Host.supervisors, f"A supervisor {ANOTHER}"),
+    ("launcher", Host.launchers, f"A launcher {ANOTHER}"),
+):
+    FAULTS[_name] = Fault(_about, partial(kill, _name, _chosen))
 
 
 @fault("host")
@@ -134,27 +126,9 @@ SETTLING = 2.5
 MOST_MORE = 2
 
 
-SIGNALS = {
-    "usr1": (
-        signal.SIGUSR1,
-        "Graceful restart: another generation takes over while the old one drains (USR1).",
-    ),
-    "hup": (
-        signal.SIGHUP,
-        "Immediate restart: the old generation is killed once the new one is there (HUP).",
-    ),
-    "int": (
-        signal.SIGINT,
-        "The launcher leaves while its worker drains (INT); another one is started.",
-    ),
-    "term": (signal.SIGTERM, "The worker is stopped in good order (TERM); another one is started."),
-    "quit": (signal.SIGQUIT, "The worker is stopped at once (QUIT); another one is started."),
-}
-
-
 def send(name: str, stage: Stage) -> Strike | None:
-    host = stage.some_host()
-    return None if host.has_ended() else sent(stage, host, name, SIGNALS[name][0])
+    host, signum = stage.some_host(), signal.Signals[f"SIG{name.upper()}"]
+    return None if host.has_ended() else sent(stage, host, name, signum)
 
 
 def sent(stage: Stage, host: Host, name: str, signum: int) -> Strike:
@@ -164,7 +138,13 @@ def sent(stage: Stage, host: Host, name: str, signum: int) -> Strike:
     return Strike(name, at, at, host.name, pids)
 
 
-for _name, (_signum, _about) in SIGNALS.items():
+for _name, _about in {
+    "usr1": "Graceful restart: another generation takes over while the old one drains (USR1).",
+    "hup": "Immediate restart: the old generation is killed once the new one is there (HUP).",
+    "int": "The launcher leaves while its worker drains (INT); another one is started.",
+    "term": "The worker is stopped in good order (TERM); another one is started.",
+    "quit": "The worker is stopped at once (QUIT); another one is started.",
+}.items():
     FAULTS[_name] = Fault(_about, partial(send, _name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -92,11 +92,9 @@ class Batch:
             count += len(given)
         return count
 
-    @contextmanager
-    def batch(self, name: str, *, user: str | None = None) -> Iterator[Batch]:
+    def batch(self, name: str, *, user: str | None = None) -> AbstractContextManager[Batch]:
         """Begin a batch that is one task of this one; it ends when that one has ended."""
-        with begin(self.queue, name, self.user if user is None else user, self.id) as inner:
-            yield inner
+        return begin(self.queue, name, self.user if user is None else user, self.id)
 
     def then(
         self,
@@ -234,14 +232,6 @@ def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iter
 def batch_in(queue: Queue, row: models.Batch) -> Batch:
     """Return the batch of a row in the database of this queue."""
     return Batch(type(queue)(row.queue, using=queue.using), row.name, row.pk, row.user)
-
-
-def batch_named(queue: Queue, name: str) -> Batch:
-    """Return a batch of a queue; raise NotFoundError where there is none of this name."""
-    row = models.Batch.objects.using(queue.using).filter(queue=queue.name, name=name).first()
-    if row is None:
-        raise NotFoundError(f"Queue '{queue.name}' has no batch called '{name}'.")
-    return batch_in(queue, row)
 
 
 def batch_of(queue: Queue, task_id: int) -> Batch | None:

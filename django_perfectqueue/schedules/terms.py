@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch, dispatch_at
@@ -140,8 +140,7 @@ def zone(name: str, value: object, now: datetime) -> str:
 
 
 def at(name: str, value: When | None, now: datetime) -> datetime | None:
-    time = inputs.moment(name, value, now)
-    return now + time if isinstance(time, timedelta) else time
+    return cast("datetime | None", inputs.moment(name, value, now))
 
 
 def given(check: Check) -> Callable[[str, Any, datetime], Any]:

@@ -25,19 +25,16 @@ from django_perfectqueue.store.values import IN_OTHERS, Moment, Now, put_in_othe
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .queue import Queue
-
-
-# What a task waits for: as it is given, and as its handler reads it.
-
-
-if TYPE_CHECKING:
     from django_perfectqueue.compat import TaskResult
 
     from .acquired import AcquiredTask
+    from .queue import Queue
     from .task_handle import TaskHandle
 
     Waited: TypeAlias = str | int | TaskHandle | AcquiredTask | models.Task | TaskResult[Any, Any]
+
+# What a task waits for: as it is given, and as its handler reads it.
+
 
 IfFailed = Literal["wait", "cancel", "run"]
 
@@ -322,9 +319,9 @@ def store_some(
     and the keys of tasks that are unique by queue and what was given.
     """
     all_or_none = on_conflict == "raise"
-    submit = partial(store.submit_all if all_or_none else store.submit, using=using, now=now)
+    plain = store.submit_all if all_or_none else store.submit
+    submit = partial(plain, using=using, now=now)
     if batch is not None or any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
-        plain = store.submit_all if all_or_none else store.submit
         submit = partial(store.dependencies.submit_linked, plain, using=using, batch=batch, now=now)
     if any(map(UNIQUE, tasks)):
         if merged := [task for task in tasks if isinstance(task.unique, store.Debounce)]:

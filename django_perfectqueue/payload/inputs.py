@@ -173,10 +173,6 @@ def checked_tags(value: object) -> tuple[str, ...]:
     return tags
 
 
-def checked_sequence(value: object) -> str:
-    return checked("sequence", value, SEQUENCE_LENGTH)
-
-
 def checked_priority(value: object) -> int:
     return int(PRIORITY.require("The priority", value, InvalidTaskError))
 

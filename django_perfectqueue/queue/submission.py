@@ -209,7 +209,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "unique": lambda value: inputs.UNIQUE.require("unique", value, InvalidTaskError),
     "unique_for": partial(inputs.checked_duration, "unique_for"),
     "unique_by": lambda names: names,
-    "sequence": inputs.checked_sequence,
+    "sequence": partial(inputs.checked, "sequence", length=inputs.SEQUENCE_LENGTH),
     "max_attempts": partial(inputs.MAX_ATTEMPTS.require, "max_attempts", error=InvalidTaskError),
     "backoff": inputs.checked_backoff,
     "debounce": partial(inputs.checked_duration, "debounce"),

@@ -91,6 +91,9 @@ async def in_thread(own: Context, function: Callable[..., R], *given: object) ->
 # OpenTelemetry spans of attempts.
 
 
+FAULTS = ("retried", "failed", "preempted", "left")
+
+
 def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
@@ -100,13 +103,12 @@ def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
 
 
 def end_span(span: Span, ending: AttemptEnd) -> None:
-    """Write the result of an attempt to its span."""
-    if ending.error is None:
-        otel.end_span(span, ending.word)
-        return
-    why = store.Failure.of(ending.error)
-    message, stack = map(ending.task.redacted, (why.message, why.traceback))
-    otel.end_span(span, ending.word, why.error, message, stack)
+    """Set how an attempt ended, and its error, on its span."""
+    span.set_attribute("perfectqueue.ending", ending.word)
+    if ending.error is not None and ending.word in FAULTS:
+        why = store.Failure.of(ending.error)
+        message, stack = map(ending.task.redacted, (why.message, why.traceback))
+        otel.fail(span, why.error, message, stack)
 
 
 # Store what handlers log, beside the project's own logging.
@@ -136,7 +138,8 @@ class LogCapture(logging.Handler):
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and self.is_alone(record.name):
             last.handle(record)
-        if record.levelno >= self.least and not is_own(record.name):
+        is_own = record.name in OWN or record.name.startswith(BELOW)
+        if record.levelno >= self.least and not is_own:
             self.emit(record)
         return True
 
@@ -161,10 +164,6 @@ class LogCapture(logging.Handler):
             return  # The other handlers report a record that can't be formatted.
         finally:
             running.reset(token)
-
-
-def is_own(name: str) -> bool:
-    return name in OWN or name.startswith(BELOW)
 
 
 def said(record: logging.LogRecord) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import threading
 import time
 from collections import Counter
@@ -116,10 +115,8 @@ class ProcessorStatus(ctypes.Structure):
     @classmethod
     def shared(cls, concurrency: int = 1) -> ProcessorStatus:
         """Return the status of a processor that runs up to ``concurrency`` tasks at once."""
-        size = ctypes.sizeof(cls)
-        page = mmap.mmap(-1, size + concurrency * ctypes.sizeof(TaskStatus))
-        status = cls.from_buffer(page)
-        status._task_statuses = (TaskStatus * concurrency).from_buffer(page, size)
+        status = shared(cls)
+        status._task_statuses = shared(TaskStatus * concurrency)
         status._lock = threading.Lock()
         return status
 

@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import (
     WaitTimeoutError,
 )
 from django_perfectqueue.inspection.family import members
+from django_perfectqueue.inspection.results import BOUNDS, pause_after
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 When = Literal["done", "finished", "failed", "first_failure"]
 WHENS = {when.name.lower(): when for when in store.dependencies.When}
-SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
 
 
 class CancelCounts(NamedTuple):
@@ -150,8 +150,7 @@ class Batch:
                     f"A transaction is open, in which the end of batch '{self.name}' may never be"
                     " seen. Wait after the atomic block."
                 )
-            pause = min(LATEST, max(SOONEST, SHARE * waited))
-            time.sleep(pause if seconds is None else max(0.0, min(pause, seconds - waited)))
+            time.sleep(pause_after(waited, seconds, BOUNDS))
         return found
 
     def tasks(self) -> models.TaskQuerySet:

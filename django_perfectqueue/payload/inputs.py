@@ -18,16 +18,9 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
-from django_perfectqueue.payload.codecs import (
-    EVERYONE,
-    LIMIT_LENGTH,
-    LIMITS_LENGTH,
-    STEP_LENGTH,
-    TAG_LENGTH,
-)
 
 from . import codecs, context
-from .codecs import JSON, decode
+from .codecs import EVERYONE, JSON, LIMIT_LENGTH, LIMITS_LENGTH, STEP_LENGTH, TAG_LENGTH, decode
 
 OnConflict = Literal["raise", "ignore", "replace"]
 

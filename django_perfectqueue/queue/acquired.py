@@ -71,7 +71,6 @@ class AcquiredTask(ReportingTask):
     parting: store.Ending | None = field(default=None, repr=False, compare=False)
     moment: datetime | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
-    _lost: bool = field(default=False, repr=False)
     _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
     _steps: Steps | None = field(default=None, repr=False, compare=False)
 

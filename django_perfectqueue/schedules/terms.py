@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
 
 A_DICT = Check("a dict", lambda value: isinstance(value, Mapping))
-OVERLAPS = tuple(Schedule.Overlap.values)
 
 
 class Terms(TaskTerms, total=False):
@@ -179,7 +178,7 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "ends_at": at,
     "remaining": given(whole(1, LARGEST).or_none()),
     **dict.fromkeys(("delay", "jitter"), lambda name, value, now: WAIT(name, value, now) or 0.0),
-    "overlap": given(choice(*OVERLAPS)),
+    "overlap": given(choice(*Schedule.Overlap.values)),
     "catch_up": given(whole(0, LARGEST).or_none()),
     "deadline": SPAN,
     "pause_after": given(whole(1, LARGEST).or_none()),

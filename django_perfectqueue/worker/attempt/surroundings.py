@@ -20,7 +20,6 @@ from django.utils import timezone
 
 from django_perfectqueue import logs, signals, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
@@ -315,8 +314,6 @@ class Running:
             return
         self.reasons_sent.add(type(reason))
         self.is_suspect = True
-        # Set before the handler ends: the lease expired, even if no other took the task yet.
-        self.task._lost |= isinstance(reason, PreemptedError)
         with logs.about(self.task):
             try:
                 outcome: object = handler.kill(reason)

@@ -150,13 +150,13 @@ def reopen_logs() -> None:
 MOUTHFUL = 4096
 
 
-def readable(files: Sequence[int], timeout: float | None) -> list[int]:
+def readable(files: Sequence[int], timeout: float) -> list[int]:
     """Return the descriptors that are readable or closed at the other end."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
     # Rounded up: poll() would spin through the last fraction of a millisecond.
-    wait = None if timeout is None else max(0, math.ceil(timeout * 1000))
+    wait = max(0, math.ceil(timeout * 1000))
     return [file for file, _event in poll.poll(wait)]
 
 

@@ -43,7 +43,6 @@ class Leases:
         self.hand = hand
         self.plan = plan
         self.status = resources.status
-        self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
@@ -109,7 +108,7 @@ class Leases:
         ``kept`` are the fences of the leases that the processor knows of.
         """
         store.upkeep.give_back(
-            self.holder,
+            self.status.holder,
             using=self.plan.using,
             alive_time=self.alive_time,
             keep=kept,
@@ -262,7 +261,6 @@ def news(known: set[str], found: set[str]) -> list[str]:
 class ProcessorResources:
     """The resources that a supervisor gives a processor, and keeps when it dies."""
 
-    holder: int
     status: ProcessorStatus
     wakeup: Wakeup
     heartbeat_w: int

@@ -21,6 +21,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.inspection.family import members
 from django_perfectqueue.inspection.results import BOUNDS, pause_after
+from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration
 
@@ -113,15 +114,13 @@ class Batch:
         "first_failure" once a task has not finished, while the others go on. Raise what
         Queue.submit() does.
         """
-        if when not in WHENS:
-            raise InvalidTaskError(f"when is one of {', '.join(map(repr, WHENS))}, not {when!r}.")
+        mode = WHENS[choice(*WHENS).require("when", when, InvalidTaskError)].value
         options.setdefault("user", self.user)
         task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
         if task.after:
             raise InvalidTaskError(
                 "after and sequence are not for a callback: it waits for its batch."
             )
-        mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
         _fresh, keys = store_some([task], "raise", using=self.using, now=None)
         return self.queue[keys.get((task.queue, task.key), task.key)]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
-from django.dispatch import Signal
 from django.utils import timezone
 
 from django_perfectqueue import logs, signals, store
@@ -24,7 +23,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask, add_line
-from django_perfectqueue.signals import TaskNames
+from django_perfectqueue.signals import ENDINGS, TaskNames
 from django_perfectqueue.tracing import otel
 
 from .event_loop import Work, is_coroutine
@@ -200,18 +199,6 @@ def end() -> None:
 # The result of one attempt, and its signals.
 
 
-SIGNALS: dict[str, Signal] = {
-    "finished": signals.task_finished,
-    "retried": signals.task_retried,
-    "snoozed": signals.task_snoozed,
-    "released": signals.task_released,
-    "failed": signals.task_failed,
-    "discarded": signals.task_discarded,
-    "cancelled": signals.task_cancelled,
-    "preempted": signals.task_preempted,
-}
-
-
 @dataclass(slots=True)
 class AttemptEnd:
     """
@@ -236,7 +223,7 @@ def announced(endings: Sequence[AttemptEnd]) -> set[tuple[str, object]]:
     return {
         (word, handler)
         for word, handler in {(ending.word, ending.handler) for ending in endings}
-        if word in SIGNALS and SIGNALS[word].receivers and SIGNALS[word].has_listeners(handler)
+        if word in ENDINGS and ENDINGS[word].receivers and ENDINGS[word].has_listeners(handler)
     }
 
 
@@ -247,7 +234,7 @@ def announce(
     error: BaseException | None = None,
 ) -> None:
     """Send the signal of an outcome, if it has receivers."""
-    signal = SIGNALS.get(word)
+    signal = ENDINGS.get(word)
     if signal is not None and signal.receivers:
         with store.database.shared_operations():
             signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from django_perfectqueue import store
 from django_perfectqueue.application.base import TimeLimits
+from django_perfectqueue.signals import ENDINGS
 from django_perfectqueue.store.arithmetic.fair_order import lane_of
 from django_perfectqueue.store.database import Problem
 from django_perfectqueue.store.values import Costs
@@ -17,21 +18,8 @@ from django_perfectqueue.store.values import Costs
 from ..process.output import shared, with_fields
 from ..process.signals import Wakeup
 
-COUNTED = (
-    "finished",
-    "retried",
-    "snoozed",
-    "failed",
-    "discarded",
-    "cancelled",
-    "released",
-    "yielded",
-    "suspended",
-    "preempted",
-    "left",
-    "crashed",
-    "killed",
-)
+# The words for the end of an attempt: those that have a signal, and others.
+COUNTED = (*ENDINGS, "yielded", "suspended", "left", "crashed", "killed")
 NEVER = float("inf")
 NO_LIMITS = TimeLimits()
 

@@ -203,17 +203,10 @@ class StackDumps:
         if not self.queued or now < self.next_at:
             return
         pid, title = self.queued.popleft()
-        put_title(title)
+        output.put(f"\n{title}", sys.stderr)
         send(pid, DUMP)
         self.next_at = now + PAUSE
 
     def due(self) -> list[float]:
         """Return when the next request is due, if any is queued."""
         return [self.next_at] if self.queued else []
-
-
-def put_title(title: str) -> None:
-    """Write the line above a stack dump."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"\n{title}\n")
-        sys.stderr.flush()

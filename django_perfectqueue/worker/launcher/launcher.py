@@ -141,7 +141,7 @@ class Launcher:
     def start(self) -> Generation:
         self.started += 1
         if self.started == 1 and self.first is not None:
-            self.first.let_go()
+            self.first.tell(signals.GO)
             return self.first
         environment = {**self.environment, GENERATION: str(self.started)}
         return spawned(self.command, environment)

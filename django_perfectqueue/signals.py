@@ -11,7 +11,7 @@ nobody listens to costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from django.dispatch import Signal
@@ -52,6 +52,19 @@ task_lost = Signal()
 #: By the processor that lost it: the handler has ended, but the task was no longer its own; nothing
 #: was written.
 task_preempted = Signal()
+
+
+# By the words for what becomes of an attempt: the signals of those that have one.
+ENDINGS: Mapping[str, Signal] = {
+    "finished": task_finished,
+    "retried": task_retried,
+    "snoozed": task_snoozed,
+    "failed": task_failed,
+    "discarded": task_discarded,
+    "cancelled": task_cancelled,
+    "released": task_released,
+    "preempted": task_preempted,
+}
 
 
 class TaskNames(NamedTuple):

@@ -265,11 +265,6 @@ class TimeLimits(NamedTuple):
     time_limit: float = NEVER
     kill_wait: float = NEVER
 
-    @property
-    def hard(self) -> float:
-        """When it is ended by force, in seconds after its start."""
-        return self.time_limit + self.kill_wait
-
 
 def time_limits(
     handler: type[Application] | None, given: float | None, options: Options

@@ -86,11 +86,6 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
     return Ruling("fail") if wait is None else Ruling("retry", wait)
 
 
-def follow(task: AcquiredTask, handler: Handler, error: BaseException) -> None:
-    """Settle a task whose handler raised this error."""
-    ruling(task, handler, error).settle(task, failure(error))
-
-
 def cause(error: BaseException) -> BaseException:
     """Return the error to report: the cause of a verdict, if it has one."""
     if isinstance(error, Verdict) and error.__cause__ is not None:
@@ -252,4 +247,4 @@ class Decider:
         Do what the handler's rules say: have the task tried again later, discard it, or fail
         it, as when its attempts are spent.
         """
-        follow(self.task, self.handler, error)
+        ruling(self.task, self.handler, error).settle(self.task, failure(error))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Perform = Callable[[], object]
 Layer = Callable[[Any, Perform], Any]
 Around = Callable[[Any], Any]
-Given = Layer | type | str | object
 
 FOR_ALL = f"{SETTING}['MIDDLEWARE']"
 FUNCTIONS, COROUTINES = "around_perform", "aaround_perform"
@@ -89,7 +88,7 @@ def own(kind: type[Application]) -> Iterator[object]:
         yield from (build_middleware(one, place) for one in given)
 
 
-def build_middleware(given: Given, place: str) -> object:
+def build_middleware(given: object, place: str) -> object:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
     target: object = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):

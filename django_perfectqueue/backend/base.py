@@ -123,9 +123,9 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         Raise InvalidTask, TypeError for arguments that JSON can't hold, and
         AlreadyExistsError for a ``key`` that is taken.
         """
-        result, submission = self.prepared(task, args, kwargs)
         on_conflict = option_of(task, "on_conflict")
         try:
+            result, submission = self.prepared(task, args, kwargs)
             handle = self.target(task).submit(**submission, on_conflict=on_conflict)
         except (exceptions.InvalidTaskError, exceptions.NotFoundError) as error:
             raise compat.InvalidTask(str(error)) from error
@@ -145,15 +145,15 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         """
         from django_perfectqueue.store import newest_key
 
-        prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
         targets: dict[object, tuple[Queue | Batch, list[dict[str, Any]]]] = {}
-        for task, _result, submission in prepared:
-            for name in ("on_conflict", "unique", "unique_for"):
-                if option_of(task, name) not in ("raise", None):
-                    raise compat.InvalidTask(f"{name} is for one task, and not for enqueue_many().")
-            where = (task.queue_name, option_of(task, "batch"))
-            targets.setdefault(where, (self.target(task), []))[1].append(submission)
         try:
+            prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
+            for task, _result, submission in prepared:
+                for name in ("on_conflict", "unique", "unique_for"):
+                    if option_of(task, name) not in ("raise", None):
+                        raise compat.InvalidTask(f"{name} is for one task, not for enqueue_many().")
+                where = (task.queue_name, option_of(task, "batch"))
+                targets.setdefault(where, (self.target(task), []))[1].append(submission)
             with transaction.atomic(using=self.using):
                 for target, submissions in targets.values():
                     target.submit_many(submissions)
@@ -163,15 +163,17 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
             if option_of(task, "debounce") is not None:
                 newest = newest_key(task.queue_name, result.id, using=self.using)
                 object.__setattr__(result, "id", newest)
-        results = [result for _task, result, _submission in prepared]
-        for result in results:
             compat.signals.task_enqueued.send(type(self), task_result=result)
-        return results
+        return [result for _task, result, _submission in prepared]
 
     def prepared(
         self, task: AnyTask, args: Iterable[object], kwargs: Mapping[str, object]
     ) -> tuple[AnyResult, dict[str, Any]]:
-        """Return the result of a task that is to be stored, and what to submit for it."""
+        """
+        Return the result of a task that is to be stored, and what to submit for it.
+
+        Raise InvalidTask, or InvalidTaskError for a limit or a key that can't be made.
+        """
         from django_perfectqueue.queue import ARGUMENTS
 
         path = task.module_path
@@ -210,11 +212,11 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         if (by := getattr(task, "unique_by", None)) is not None:
             if "key" in given:
                 raise compat.InvalidTask("unique_by makes the key: give no key.")
-            names["key"] = self.key_by(by, result)
+            names["key"] = inputs.key_by(path, arguments_of(result, task), by)
         if given.get("limits") == option_of(definition or task, "limits") != ():
             batch = option_of(task, "batch")
             user = names.get("user") or given.get("user") or (batch.user if batch else "")
-            given["limits"] = self.limits_of(task, result, user)
+            given["limits"] = filled(given["limits"], partial(arguments_of, result, task), user)
         key = names.get("key") or given.get("key")
         if key is None:
             if merged := [name for name in OF_ITS_KEY if given.get(name) is not None]:
@@ -236,27 +238,12 @@ class PerfectQueueBackend(compat.BaseTaskBackend):
         }
         return result, submission
 
-    def limits_of(self, task: AnyTask, result: AnyResult, user: str) -> list[str]:
-        """Return the names that the templates of a task's definition make of its arguments."""
-        templates: Iterable[str] = option_of(task, "limits")
-        try:
-            return filled(templates, partial(arguments_of, result, result.task), user)
-        except exceptions.InvalidTaskError as error:
-            raise compat.InvalidTask(str(error)) from error
-
     def task_key(self, task: AnyTask, name: str, result: AnyResult) -> str:
         """Return the name that a task's function makes of the arguments."""
         made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
             raise compat.InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
-
-    def key_by(self, by: object, result: AnyResult) -> str:
-        """Return the key that ``unique_by`` makes of the arguments."""
-        try:
-            return inputs.key_by(result.task.module_path, arguments_of(result, result.task), by)
-        except exceptions.InvalidTaskError as error:
-            raise compat.InvalidTask(str(error)) from error
 
     def new_id(self) -> str:
         given = self.options.get("id_function") or uuid.uuid4

@@ -31,7 +31,7 @@ from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.lib.checks import TRUE_OR_FALSE, Check, choice, names, nearest
 from django_perfectqueue.payload.codecs import JSON
-from django_perfectqueue.payload.inputs import SIGNALS
+from django_perfectqueue.payload.inputs import ON_CONFLICT, SIGNALS, UNIQUE
 from django_perfectqueue.payload.limit_names import noted
 
 P = ParamSpec("P")
@@ -190,9 +190,9 @@ CHECKS = {
     "user": NAME,
     "sequence": NAME,
     "key": NAME,
-    "on_conflict": choice("raise", "ignore", "replace"),
+    "on_conflict": ON_CONFLICT,
     "if_failed": choice("wait", "cancel", "run"),
-    "unique": choice("waiting", "live"),
+    "unique": UNIQUE,
     "limits": NAMES,
     "tags": NAMES,
 }

@@ -239,17 +239,12 @@ def is_there() -> bool:
         for (receiver, _sender), *_rest in signal.receivers:
             if receiver not in LOGGING:
                 return True
-    return is_logged(logging.INFO)
-
-
-def is_logged(level: int) -> bool:
-    """Return whether a handler takes the records of Django's tasks of this level."""
     logger: logging.Logger | None = LOGGER
-    if not LOGGER.isEnabledFor(level):
+    if not LOGGER.isEnabledFor(logging.INFO):
         return False
     while logger is not None:
         for handler in logger.handlers:
-            if handler.level <= level and takes_records(handler):
+            if handler.level <= logging.INFO and takes_records(handler):
                 return True
         logger = logger.parent if logger.propagate else None
     for each in LOGGER.filters:  # noqa: SIM110, a generator costs more calls

@@ -59,7 +59,7 @@ COLUMNS = (
     "result_text",
     "status",
 )
-OF_ATTEMPTS = ("ending", "worker", "started_at", "error", "message", "traceback")
+OF_ATTEMPTS = ("worker", "started_at", "error", "message", "traceback")
 
 
 def rows_of(key: str, queues: Sequence[str], *, using: str) -> list[dict[str, Any]]:

@@ -210,18 +210,20 @@ class ResultWaiter:
         return self.listener is not None and self.listener.hears(channels)
 
     def pause(self) -> float:
-        """Return the seconds until the next look: a tenth of the time waited so far."""
-        now = time.monotonic()
+        """Return the seconds until the next look."""
         is_notified = self.are_watched and self.hears_all()
-        soonest, latest = BOUNDS_IF_NOTIFIED if is_notified else BOUNDS
-        pause = min(latest, max(soonest, SHARE * (now - self.since)))
-        if self.timeout is None:
-            return pause
-        return max(0.0, min(pause, self.since + self.timeout - now))
+        bounds = BOUNDS_IF_NOTIFIED if is_notified else BOUNDS
+        return pause_after(time.monotonic() - self.since, self.timeout, bounds)
 
     def close(self) -> None:
         if self.listener is not None:
             self.listener.close()
+
+
+def pause_after(waited: float, timeout: float | None, bounds: tuple[float, float]) -> float:
+    """Return for how long to pause: a tenth of the time waited so far, up to the timeout."""
+    pause = min(bounds[1], max(bounds[0], SHARE * waited))
+    return pause if timeout is None else max(0.0, min(pause, timeout - waited))
 
 
 def missing(queue: str, keys: list[str]) -> exceptions.NotFoundError:

@@ -18,16 +18,9 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.lib.checks import LARGEST, Check, choice, named, span, whole
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in, seconds_of
-from django_perfectqueue.payload.codecs import (
-    EVERYONE,
-    LIMIT_LENGTH,
-    LIMITS_LENGTH,
-    STEP_LENGTH,
-    TAG_LENGTH,
-)
 
 from . import codecs, context
-from .codecs import JSON, decode
+from .codecs import EVERYONE, JSON, LIMIT_LENGTH, LIMITS_LENGTH, STEP_LENGTH, TAG_LENGTH, decode
 
 OnConflict = Literal["raise", "ignore", "replace"]
 
@@ -171,10 +164,6 @@ def checked_tags(value: object) -> tuple[str, ...]:
     if any(tag.startswith(IN_SEQUENCE) for tag in tags):
         raise InvalidTaskError(f"No tag can begin with '{IN_SEQUENCE}': give a sequence.")
     return tags
-
-
-def checked_sequence(value: object) -> str:
-    return checked("sequence", value, SEQUENCE_LENGTH)
 
 
 def checked_priority(value: object) -> int:

@@ -45,7 +45,7 @@ ENDED = ("finished", "failed", "cancelled", "discarded")
 DISCARDED = path_of(Discard)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class AcquiredTask(ReportingTask):
     """
     A task in this program's hands, good until its lease runs out.
@@ -62,18 +62,15 @@ class AcquiredTask(ReportingTask):
     """
 
     started: float = field(default_factory=time.monotonic)
-    is_settling: bool = field(default=False, repr=False)
-    django_result: Any = field(default=None, repr=False, compare=False)
-    deferred: Deferred | None = field(default=None, repr=False, compare=False)
-    others_first: Callable[[AcquiredTask], bool] | None = field(
-        default=None, repr=False, compare=False
-    )
-    parting: store.Ending | None = field(default=None, repr=False, compare=False)
-    moment: datetime | None = field(default=None, repr=False, compare=False)
-    _settled: str = field(default="", repr=False)
-    _lost: bool = field(default=False, repr=False)
-    _doubt: MaybeCommitted | None = field(default=None, repr=False, compare=False)
-    _steps: Steps | None = field(default=None, repr=False, compare=False)
+    is_settling: bool = False
+    django_result: Any = field(default=None, compare=False)
+    deferred: Deferred | None = field(default=None, compare=False)
+    others_first: Callable[[AcquiredTask], bool] | None = field(default=None, compare=False)
+    parting: store.Ending | None = field(default=None, compare=False)
+    moment: datetime | None = field(default=None, compare=False)
+    _settled: str = ""
+    _doubt: MaybeCommitted | None = field(default=None, compare=False)
+    _steps: Steps | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""

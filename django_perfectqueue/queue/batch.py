@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,6 +20,8 @@ from django_perfectqueue.exceptions import (
     WaitTimeoutError,
 )
 from django_perfectqueue.inspection.family import members
+from django_perfectqueue.inspection.results import BOUNDS, pause_after
+from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 When = Literal["done", "finished", "failed", "first_failure"]
 WHENS = {when.name.lower(): when for when in store.dependencies.When}
-SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
 
 
 class CancelCounts(NamedTuple):
@@ -92,11 +93,9 @@ class Batch:
             count += len(given)
         return count
 
-    @contextmanager
-    def batch(self, name: str, *, user: str | None = None) -> Iterator[Batch]:
+    def batch(self, name: str, *, user: str | None = None) -> AbstractContextManager[Batch]:
         """Begin a batch that is one task of this one; it ends when that one has ended."""
-        with begin(self.queue, name, self.user if user is None else user, self.id) as inner:
-            yield inner
+        return begin(self.queue, name, self.user if user is None else user, self.id)
 
     def then(
         self,
@@ -115,15 +114,13 @@ class Batch:
         "first_failure" once a task has not finished, while the others go on. Raise what
         Queue.submit() does.
         """
-        if when not in WHENS:
-            raise InvalidTaskError(f"when is one of {', '.join(map(repr, WHENS))}, not {when!r}.")
+        mode = WHENS[choice(*WHENS).require("when", when, InvalidTaskError)].value
         options.setdefault("user", self.user)
         task = submission_of(self.queue, key, type, data, surroundings=inputs.captured(), **options)
         if task.after:
             raise InvalidTaskError(
                 "after and sequence are not for a callback: it waits for its batch."
             )
-        mode = WHENS[when].value
         task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
         _fresh, keys = store_some([task], "raise", using=self.using, now=None)
         return self.queue[keys.get((task.queue, task.key), task.key)]
@@ -152,8 +149,7 @@ class Batch:
                     f"A transaction is open, in which the end of batch '{self.name}' may never be"
                     " seen. Wait after the atomic block."
                 )
-            pause = min(LATEST, max(SOONEST, SHARE * waited))
-            time.sleep(pause if seconds is None else max(0.0, min(pause, seconds - waited)))
+            time.sleep(pause_after(waited, seconds, BOUNDS))
         return found
 
     def tasks(self) -> models.TaskQuerySet:
@@ -234,14 +230,6 @@ def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iter
 def batch_in(queue: Queue, row: models.Batch) -> Batch:
     """Return the batch of a row in the database of this queue."""
     return Batch(type(queue)(row.queue, using=queue.using), row.name, row.pk, row.user)
-
-
-def batch_named(queue: Queue, name: str) -> Batch:
-    """Return a batch of a queue; raise NotFoundError where there is none of this name."""
-    row = models.Batch.objects.using(queue.using).filter(queue=queue.name, name=name).first()
-    if row is None:
-        raise NotFoundError(f"Queue '{queue.name}' has no batch called '{name}'.")
-    return batch_in(queue, row)
 
 
 def batch_of(queue: Queue, task_id: int) -> Batch | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
-from operator import attrgetter
 from typing import Any
 
 from django_perfectqueue import models, store
@@ -22,8 +21,6 @@ from .steps import Kind, Steps
 
 SHOWN = 80
 ERRORS = choice("raise", "return")
-COLUMNS = ("key", "status", "error", "message", "result_text")
-columns_of = attrgetter(*COLUMNS)
 
 
 def run_child(steps: Steps, name: str, submit: Callable[[], Any]) -> Any:
@@ -78,26 +75,26 @@ class Join:
         steps, kept = self.steps, (Kind.JOIN, self.name)
         if kept not in steps.used:
             steps.check(*kept)
-        text = steps.text_of(*kept) or self.decide(steps)
+        text = steps.text_of(*kept) or self.decide(kept)
         steps.used[kept] = None
-        return [End(**dict(zip(COLUMNS, row, strict=True))) for row in codecs.decode(text)]
+        return [End(*row) for row in codecs.decode(text)]
 
-    def decide(self, steps: Steps) -> str:
+    def decide(self, kept: tuple[Kind, str]) -> str:
         """Return how they have ended, and keep that, where they have or the time is over."""
         ends, live = self.look()
-        terms: Any = {"using": steps.using}
+        steps, using = self.steps, self.steps.using
         if live:
             steps.leave_joins()
-            store.dependencies.begin_join(steps.task.lease, live, **terms)
+            store.dependencies.begin_join(steps.task.lease, live, using=using)
             # It suspends the task where there is time left.
-            steps.look(Kind.JOIN, self.name, self.end)
+            steps.look(*kept, self.end)
         what = "What has come of the tasks"
-        text = encoded([*map(columns_of, ends)], what, limit=LARGEST)
-        if why := store.database.too_long(text, **terms):
+        text = encoded([*map(astuple, ends)], what, limit=LARGEST)
+        if why := store.database.too_long(text, using=using):
             raise InvalidResultError(f"{what} can't be stored: {why}. Join fewer of them.")
-        wait = store.Wait(Kind.JOIN, self.name)
-        store.dependencies.end_join(steps.task.lease, wait, text, **terms, now=steps.task.moment)
-        steps.kept[Kind.JOIN, self.name] = None
+        task, wait = steps.task, store.Wait(*kept)
+        store.dependencies.end_join(task.lease, wait, text, using=using, now=task.moment)
+        steps.kept[kept] = None
         return text
 
     def look(self) -> tuple[list[End], list[int]]:

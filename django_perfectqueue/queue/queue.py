@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, WaitInTransactionError
 from django_perfectqueue.fairness import edit, set_limit
 from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import UserShare, balance
@@ -21,11 +24,12 @@ from django_perfectqueue.lib.async_twins import twin
 from django_perfectqueue.payload import inputs
 from django_perfectqueue.payload.inputs import Duration, OnConflict
 from django_perfectqueue.store.database.transaction import database
-from django_perfectqueue.store.values import Now
+from django_perfectqueue.store.values import ClaimRequest, Now, new_holder
 from django_perfectqueue.tracing import otel
 
 from . import retention
-from .batch import Batch, batch_named, begin
+from .acquired import AcquiredTask
+from .batch import Batch, batch_in, begin
 from .submission import (
     OF_KEYS,
     IfFailed,
@@ -35,16 +39,16 @@ from .submission import (
     submission_of,
     submissions_of,
 )
-from .taking import Taking
 from .task_handle import MergedTask, TaskHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Window = Literal["minute", "hour", "day"]
+UNTENDED = 300.0
 
 
-class Queue(Taking):
+class Queue:
     """
     One named queue in one database.
 
@@ -175,11 +179,78 @@ class Queue(Taking):
 
     def batch_named(self, name: str) -> Batch:
         """Return a batch; raise NotFoundError where there is none, or InvalidTaskError as []."""
-        return batch_named(self, inputs.checked("name of a batch", name, inputs.KEY_LENGTH))
+        name = inputs.checked("name of a batch", name, inputs.KEY_LENGTH)
+        row = models.Batch.objects.using(self.using).filter(queue=self.name, name=name).first()
+        if row is None:
+            raise NotFoundError(f"Queue '{self.name}' has no batch called '{name}'.")
+        return batch_in(self, row)
 
     def __getitem__(self, key: str) -> TaskHandle:
         """Return the task with a key; raise InvalidTaskError where no task can have it."""
         return TaskHandle(self, inputs.checked("key", key, inputs.KEY_LENGTH))
+
+    def acquire(
+        self, limit: int = 1, *, alive_time: float | None = None, now: Now = None
+    ) -> list[AcquiredTask]:
+        """
+        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
+
+        The default is five minutes, or ALIVE_TIME where that is longer: nothing renews a
+        lease here but heartbeat(). Raise InvalidTaskError when that is no length of time.
+        """
+        usual = max(UNTENDED, options().ALIVE_TIME)
+        alive_time = inputs.checked_duration("alive_time", alive_time or None) or usual
+        request = ClaimRequest(
+            queues=[self.name],
+            limit=limit,
+            alive_time=alive_time,
+            holder=new_holder(),
+            using=self.using,
+            now=now,
+        )
+        leases = store.acquire(request)
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
+
+    def poll(
+        self, timeout: Duration | None = 0, *, alive_time: float | None = None, now: Now = None
+    ) -> AcquiredTask | None:
+        """
+        Take the next due task, or None when nothing is due.
+
+        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
+        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
+        ValueError for an invalid timeout.
+        """
+        seconds = inputs.checked_timeout(timeout)
+        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
+        waits = pauses(self.name, using=self.using, timeout=seconds)
+        taken = take()
+        while not taken and seconds != 0 and (pause := next(waits, None)) is not None:
+            time.sleep(pause)
+            taken = take()
+        return taken[0] if taken else None
+
+    async def apoll(
+        self, timeout: Duration | None = 0, *, alive_time: float | None = None, now: Now = None
+    ) -> AcquiredTask | None:
+        """Do what poll() does, without holding up the event loop."""
+        seconds = inputs.checked_timeout(timeout)
+        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
+        waits = pauses(self.name, using=self.using, timeout=seconds)
+        next_pause = sync_to_async(partial(next, waits, None))
+        taken = await take()
+        while not taken and seconds != 0 and (pause := await next_pause()) is not None:
+            await asyncio.sleep(pause)
+            taken = await take()
+        return taken[0] if taken else None
+
+    def __iter__(self) -> Iterator[AcquiredTask]:
+        while task := self.poll():
+            yield task
+
+    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
+        while task := await self.apoll():
+            yield task
 
     def shares(
         self,
@@ -307,6 +378,7 @@ class Queue(Taking):
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     achain = twin(chain)
+    aacquire = twin(acquire)
     aclear = twin(clear)
     apurge = twin(purge)
     apause = twin(pause)
@@ -318,3 +390,39 @@ class Queue(Taking):
     async def alen(self) -> int:
         """Return what ``len(queue)`` does."""
         return await sync_to_async(len)(self)
+
+
+# Waiting for a task that is due.
+
+
+SOONEST, LATEST = 0.05, 0.5
+
+
+def pauses(queue: str, *, using: str, timeout: float | None) -> Iterator[float]:
+    """
+    Yield the seconds to wait before each look for a task, until the time is up.
+
+    Ever longer, up to half a second, and until the clock has something due. ``timeout`` is in
+    seconds, None for ever. Raise WaitInTransactionError in an open transaction.
+    """
+    if store.database.is_callers(using):
+        raise WaitInTransactionError(
+            f"A transaction is open, in which tasks of queue '{queue}' may never be seen."
+            " Poll with a timeout outside of the atomic block."
+        )
+    ends_at = float("inf") if timeout is None else time.monotonic() + timeout
+    longest = SOONEST
+    while (left := ends_at - time.monotonic()) > 0.0:
+        outlook = store.database.with_retries(lambda: look(queue, using), using=using)
+        due_in = LATEST if outlook.wait is None else max(SOONEST, outlook.wait)
+        yield min(longest, due_in, left)
+        longest = min(LATEST, longest * 2)
+
+
+def look(queue: str, using: str) -> store.Outlook:
+    """Look once; where no worker is, a program that waits fires the schedules."""
+    outlook = store.look([queue], using=using)
+    if outlook.ticks_due:
+        store.schedules.fire_schedules(using=using)
+        outlook = store.look([queue], using=using)
+    return outlook

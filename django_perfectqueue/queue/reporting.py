@@ -24,7 +24,7 @@ from django_perfectqueue.store.values import Note
 logger = logging.getLogger("django_perfectqueue.queue")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ReportingTask:
     """
     A task that is held: its data, and its progress and log.
@@ -36,11 +36,11 @@ class ReportingTask:
     lease: store.Lease
     alive_time: float = 300.0
     worker: str = ""
-    notes: Notes | None = field(default=None, repr=False, compare=False, kw_only=True)
-    _writes: bool = field(default=False, repr=False, compare=False, kw_only=True)
-    _data: object = field(default=None, repr=False, kw_only=True)
+    notes: Notes | None = field(default=None, compare=False, kw_only=True)
+    _writes: bool = field(default=False, compare=False, kw_only=True)
+    _data: object = field(default=None, kw_only=True)
     _secrets: tuple[object, tuple[str, ...]] | None = field(
-        default=None, repr=False, compare=False, kw_only=True
+        default=None, compare=False, kw_only=True
     )
 
     @property

@@ -46,8 +46,8 @@ class PurgeRule:
         What the settings keep for ever stays unless its status is named. Raise ConfigError
         where the rule would keep everything, ValueError for an unknown status.
         """
-        known = {status: options().retention_time(Outcome(status)) for status in Outcome.values}
-        retention = {status: known[Outcome(status).value] for status in statuses or known}
+        ended = [Outcome(status) for status in statuses] or [*Outcome]
+        retention = {one.value: options().retention_time(one.value) for one in ended}
         if older_than is not None:
             retention = {
                 status: older_than if statuses or kept is not None else None

@@ -25,19 +25,16 @@ from django_perfectqueue.store.values import IN_OTHERS, Moment, Now, put_in_othe
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .queue import Queue
-
-
-# What a task waits for: as it is given, and as its handler reads it.
-
-
-if TYPE_CHECKING:
     from django_perfectqueue.compat import TaskResult
 
     from .acquired import AcquiredTask
+    from .queue import Queue
     from .task_handle import TaskHandle
 
     Waited: TypeAlias = str | int | TaskHandle | AcquiredTask | models.Task | TaskResult[Any, Any]
+
+# What a task waits for: as it is given, and as its handler reads it.
+
 
 IfFailed = Literal["wait", "cancel", "run"]
 
@@ -212,7 +209,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "unique": lambda value: inputs.UNIQUE.require("unique", value, InvalidTaskError),
     "unique_for": partial(inputs.checked_duration, "unique_for"),
     "unique_by": lambda names: names,
-    "sequence": inputs.checked_sequence,
+    "sequence": partial(inputs.checked, "sequence", length=inputs.SEQUENCE_LENGTH),
     "max_attempts": partial(inputs.MAX_ATTEMPTS.require, "max_attempts", error=InvalidTaskError),
     "backoff": inputs.checked_backoff,
     "debounce": partial(inputs.checked_duration, "debounce"),
@@ -322,9 +319,9 @@ def store_some(
     and the keys of tasks that are unique by queue and what was given.
     """
     all_or_none = on_conflict == "raise"
-    submit = partial(store.submit_all if all_or_none else store.submit, using=using, now=now)
+    plain = store.submit_all if all_or_none else store.submit
+    submit = partial(plain, using=using, now=now)
     if batch is not None or any(map(AFTER, tasks)) or any(map(TAGS, tasks)):
-        plain = store.submit_all if all_or_none else store.submit
         submit = partial(store.dependencies.submit_linked, plain, using=using, batch=batch, now=now)
     if any(map(UNIQUE, tasks)):
         if merged := [task for task in tasks if isinstance(task.unique, store.Debounce)]:

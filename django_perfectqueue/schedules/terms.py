@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch, dispatch_at
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from django_perfectqueue.compat import AnyTask
 
 A_DICT = Check("a dict", lambda value: isinstance(value, Mapping))
-OVERLAPS = tuple(Schedule.Overlap.values)
 
 
 class Terms(TaskTerms, total=False):
@@ -140,8 +139,7 @@ def zone(name: str, value: object, now: datetime) -> str:
 
 
 def at(name: str, value: When | None, now: datetime) -> datetime | None:
-    time = inputs.moment(name, value, now)
-    return now + time if isinstance(time, timedelta) else time
+    return cast("datetime | None", inputs.moment(name, value, now))
 
 
 def given(check: Check) -> Callable[[str, Any, datetime], Any]:
@@ -179,9 +177,8 @@ CHECKS: dict[str, Callable[[str, Any, datetime], object]] = {
     "starts_at": at,
     "ends_at": at,
     "remaining": given(whole(1, LARGEST).or_none()),
-    "delay": lambda name, value, now: WAIT(name, value, now) or 0.0,
-    "jitter": lambda name, value, now: WAIT(name, value, now) or 0.0,
-    "overlap": given(choice(*OVERLAPS)),
+    **dict.fromkeys(("delay", "jitter"), lambda name, value, now: WAIT(name, value, now) or 0.0),
+    "overlap": given(choice(*Schedule.Overlap.values)),
     "catch_up": given(whole(0, LARGEST).or_none()),
     "deadline": SPAN,
     "pause_after": given(whole(1, LARGEST).or_none()),

@@ -24,7 +24,7 @@ from django_perfectqueue.store.tasks.steer import steer_waiting
 from django_perfectqueue.store.values import ClaimRequest, Now, new_holder
 from django_perfectqueue.worker.discovery import workers_dispatch
 
-from .inline_runner import HeldTask, InlineRunner, Run, is_trouble, raise_error
+from .inline_runner import HeldTask, InlineRunner, Run, raise_trouble
 from .submitted import Kind, type_of
 
 LIMIT = 1_000
@@ -189,8 +189,8 @@ class Drain:
             )
         run = self.runner.attempt(task)
         self.report.append(run)
-        if self.raise_errors and is_trouble(run):
-            raise_error(run)
+        if self.raise_errors:
+            raise_trouble(run)
         if self.until is not None and self.until(run):
             raise Until
 

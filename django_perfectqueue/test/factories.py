@@ -11,7 +11,7 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
-from django_perfectqueue.lib.checks import nearest
+from django_perfectqueue.lib.checks import choice
 from django_perfectqueue.models import Status
 from django_perfectqueue.payload.codecs import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
@@ -49,11 +49,7 @@ def make_task(
     be acquired: its queue or its user is paused, or has as many running as may.
     """
     queue = queue if isinstance(queue, Queue) else Queue(queue, using=using)
-    if status not in WAYS:
-        known = ", ".join(WAYS)
-        raise ValueError(
-            f"There is no way to the status {status!r}.{nearest(status, WAYS)} There are: {known}."
-        )
+    choice(*WAYS).require("status", status, ValueError)
     key = key or f"{type}-{next(numbers)}"
     why = store.Failure(error=error, message=message)
     making = Making(queue, key, {"type": type, "data": data, **options}, result, why)

@@ -69,11 +69,6 @@ class HeldTask(AcquiredTask):
     returned: JSON = None
     wait: float | None = None
 
-    def write(self, completion: store.Completion) -> bool:
-        """Write that its handler has returned; return False where it is held no more."""
-        using, worker = self.lease.using, self.worker
-        return not store.finish([completion], using=using, worker=worker, now=self.moment)
-
     def finish(self, result: object = None) -> None:
         super().finish(result)
         self.returned = result
@@ -112,7 +107,8 @@ class InlineRunner(Runner):
         if task.notes is not None:
             task.write_notes()
         if ending.completion is not None:
-            if not task.write(ending.completion):
+            terms: Any = {"using": task.lease.using, "worker": task.worker, "now": task.moment}
+            if store.finish([ending.completion], **terms):
                 ending.word = "preempted"
             announce(ending.word, task, ending.handler)
         if ending.stop and ending.error is not None:
@@ -247,20 +243,15 @@ def run_of(ending: AttemptEnd, task: HeldTask) -> Run:
     )
 
 
-def is_trouble(run: Run) -> bool:
+def raise_trouble(run: Run) -> None:
     """
-    Return whether an attempt ended in an unhandled error.
+    Raise the unhandled error in which an attempt ended, with its traceback and a note of its task.
 
     A Verdict is what the handler wants, unless it wants what its attempts don't allow.
     """
-    wanted = isinstance(run.error, Verdict) and run.word != "failed"
-    return run.error is not None and run.word in ("retried", "failed") and not wanted
-
-
-def raise_error(run: Run) -> None:
-    """Raise what the handler has raised, with its traceback and a note of its task."""
     error = run.error
-    if error is None:
+    wanted = isinstance(error, Verdict) and run.word != "failed"
+    if error is None or wanted or run.word not in ("retried", "failed"):
         return
     if add_note := getattr(error, "add_note", None):  # Python 3.11
         add_note(f"Raised by task '{run.key}' of type '{run.type}', which was {run.word}.")

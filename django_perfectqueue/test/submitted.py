@@ -45,11 +45,6 @@ class SubmittedTask:
     priority: int
     using: str
 
-    @classmethod
-    def of_row(cls, row: models.Task) -> SubmittedTask:
-        values = {name: getattr(row, name) for name in COLUMNS}
-        return cls(**values, using=str(row._state.db))
-
     @property
     def task(self) -> TaskHandle:
         """The task itself, to look at or to steer."""
@@ -104,9 +99,11 @@ def matches(one: SubmittedTask, wanted: Mapping[str, object]) -> bool:
     return all(value == getattr(one, name) for name, value in wanted.items())
 
 
-def everything(using: str | None = None) -> list[SubmittedTask]:
-    rows = models.Task.objects.using(using or database()).order_by("pk")
-    return [SubmittedTask.of_row(row) for row in rows]
+def everything(using: str | None) -> list[SubmittedTask]:
+    using = using or database()
+    rows = models.Task.objects.using(using).order_by("pk")
+    values = [{name: getattr(row, name) for name in COLUMNS} for row in rows]
+    return [SubmittedTask(**one, using=using) for one in values]
 
 
 def plain(value: JSON) -> JSON:

@@ -37,10 +37,8 @@ tracestate: ContextVar[str | None] = ContextVar("tracestate", default=None)
 
 
 class Trace(NamedTuple):
-    """Where in which trace something happens; ids are hexadecimal, as in ``traceparent``."""
+    """Where in which trace something happens, as the two headers say it."""
 
-    trace_id: str
-    span_id: str
     traceparent: str
     tracestate: str
 
@@ -55,7 +53,7 @@ def read(parent: object, state: object = None) -> Trace | None:
     known = version != "ff" and not (version == "00" and more)
     if not known or not (trace_id.strip("0") and span_id.strip("0")):
         return None
-    return Trace(trace_id, span_id, parent, checked_state(state))
+    return Trace(parent, checked_state(state))
 
 
 def checked_state(state: object) -> str:
@@ -85,9 +83,8 @@ def of_span() -> Trace | None:
     place = trace.get_current_span().get_span_context()
     if not place.is_valid:
         return None
-    trace_id, span_id = f"{place.trace_id:032x}", f"{place.span_id:016x}"
-    parent = f"00-{trace_id}-{span_id}-{place.trace_flags & 0xFF:02x}"
-    return Trace(trace_id, span_id, parent, place.trace_state.to_header())
+    parent = f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags & 0xFF:02x}"
+    return Trace(parent, place.trace_state.to_header())
 
 
 def captured() -> dict[str, object]:

@@ -35,7 +35,6 @@ S = TypeVar("S")
 
 SYSTEM = "perfectqueue"
 FLUSH = 5.0
-FAULTS = ("retried", "failed", "preempted", "left")
 
 
 @functools.cache
@@ -159,13 +158,6 @@ def process_span(lease: Lease, due: datetime, values: Mapping[str, object]) -> I
         set_status_on_exception=False,
     ) as span:
         yield span
-
-
-def end_span(span: Span, ending: str, error: str = "", message: str = "", stack: str = "") -> None:
-    """Set how an attempt ended, and its error, on its span."""
-    span.set_attribute("perfectqueue.ending", ending)
-    if error and ending in FAULTS:
-        fail(span, error, message, stack)
 
 
 def fail(span: Span, error: str, message: str, stack: str = "") -> None:

@@ -31,7 +31,6 @@ INTERNAL = {
     "deferred",
     "for_backoff",
     "lease",
-    "of_row",
     "restore",
     "snapshot",
     "started",

@@ -78,7 +78,6 @@ INNER = {
     application.CommandHandler: {"is_async"},
     application.Decider: {"like"},
     queue.AcquiredTask: {"deferred", "restore", "snapshot"},
-    test.SubmittedTask: {"of_row"},
 }
 DJANGOS = {one.option_strings[-1] for one in BaseCommand().create_parser("", "")._actions}
 

@@ -10,7 +10,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import WaitInTransactionError
-from django_perfectqueue.queue import Queue, taking
+from django_perfectqueue.queue import Queue, queue
 
 from ..factories import submit
 from ..waiting import LONG, wait_until
@@ -36,7 +36,7 @@ def in_thread(case, act):
 class WaitTests(TransactionTestCase):
     def while_it_waits(self, act):
         """Return what a poll gives, during whose first wait something happens elsewhere."""
-        waits, real = threading.Event(), taking.look
+        waits, real = threading.Event(), queue.look
 
         def noted(*given):
             outlook = real(*given)
@@ -48,7 +48,7 @@ class WaitTests(TransactionTestCase):
             act()
 
         in_thread(self, later)
-        with mock.patch.object(taking, "look", noted):
+        with mock.patch.object(queue, "look", noted):
             return Queue().poll(LONG)
 
     def test_it_gets_what_is_submitted_meanwhile(self):

@@ -33,9 +33,10 @@ class ConcurrentTestCase(TransactionTestCase):
         plan = Plan(
             dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst
         )
+        status = ProcessorStatus.shared(values.places)
+        status.sign_on(new_holder())
         resources = ProcessorResources(
-            holder=new_holder(),
-            status=ProcessorStatus.shared(values.places),
+            status=status,
             wakeup=Wakeup(),
             heartbeat_w=self.pipe()[1],
             parent_alive=self.pipe()[0],

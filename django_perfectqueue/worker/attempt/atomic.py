@@ -60,8 +60,8 @@ class AtomicAttempt:
         self.after_commit(interrupter)
 
     def begin(self) -> None:
-        limits = time_limits(type(self.handler), self.task.lease.time_limit, options())
-        still = limits.hard if math.isfinite(limits.hard) else None
+        killed_after = sum(time_limits(type(self.handler), self.task.lease.time_limit, options()))
+        still = killed_after if math.isfinite(killed_after) else None
         self.link.retry_until_done(lambda: self.joint.begin(still=still))
         self.task.deferred = Deferred(self.joint.connection)
         self.running.alone = self.joint.is_alone

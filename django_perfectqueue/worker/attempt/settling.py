@@ -95,7 +95,9 @@ class Settler:
                 text = "A handler raised after its task was %s. %s"
                 logger.error(text, word, about(task), exc_info=error)
             return ended(running, word)
-        if isinstance(error, exceptions.PreemptedError) and (task._lost or not self.is_held(task)):
+        # One that was sent means that the lease expired, even if no other took the task yet.
+        lost = exceptions.PreemptedError in running.reasons_sent
+        if isinstance(error, exceptions.PreemptedError) and (lost or not self.is_held(task)):
             return self.preempted(running)
         ending = self.write_outcome(running, self.verb_after(running, error))
         ending.stop = isinstance(error, self.stops)

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import _restore_context, sync_to_async
 from django.core.cache import caches
-from django.dispatch import Signal
 from django.utils import timezone
 
 from django_perfectqueue import logs, signals, store
 from django_perfectqueue.application import Application
-from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.running import running
 from django_perfectqueue.payload import context
 from django_perfectqueue.queue import AcquiredTask, add_line
-from django_perfectqueue.signals import TaskNames
+from django_perfectqueue.signals import ENDINGS, TaskNames
 from django_perfectqueue.tracing import otel
 
 from .event_loop import Work, is_coroutine
@@ -91,6 +89,9 @@ async def in_thread(own: Context, function: Callable[..., R], *given: object) ->
 # OpenTelemetry spans of attempts.
 
 
+FAULTS = ("retried", "failed", "preempted", "left")
+
+
 def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
     """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
@@ -100,13 +101,12 @@ def traced(task: AcquiredTask) -> AbstractContextManager[Span]:
 
 
 def end_span(span: Span, ending: AttemptEnd) -> None:
-    """Write the result of an attempt to its span."""
-    if ending.error is None:
-        otel.end_span(span, ending.word)
-        return
-    why = store.Failure.of(ending.error)
-    message, stack = map(ending.task.redacted, (why.message, why.traceback))
-    otel.end_span(span, ending.word, why.error, message, stack)
+    """Set how an attempt ended, and its error, on its span."""
+    span.set_attribute("perfectqueue.ending", ending.word)
+    if ending.error is not None and ending.word in FAULTS:
+        why = store.Failure.of(ending.error)
+        message, stack = map(ending.task.redacted, (why.message, why.traceback))
+        otel.fail(span, why.error, message, stack)
 
 
 # Store what handlers log, beside the project's own logging.
@@ -136,7 +136,8 @@ class LogCapture(logging.Handler):
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and self.is_alone(record.name):
             last.handle(record)
-        if record.levelno >= self.least and not is_own(record.name):
+        is_own = record.name in OWN or record.name.startswith(BELOW)
+        if record.levelno >= self.least and not is_own:
             self.emit(record)
         return True
 
@@ -161,10 +162,6 @@ class LogCapture(logging.Handler):
             return  # The other handlers report a record that can't be formatted.
         finally:
             running.reset(token)
-
-
-def is_own(name: str) -> bool:
-    return name in OWN or name.startswith(BELOW)
 
 
 def said(record: logging.LogRecord) -> str:
@@ -202,18 +199,6 @@ def end() -> None:
 # The result of one attempt, and its signals.
 
 
-SIGNALS: dict[str, Signal] = {
-    "finished": signals.task_finished,
-    "retried": signals.task_retried,
-    "snoozed": signals.task_snoozed,
-    "released": signals.task_released,
-    "failed": signals.task_failed,
-    "discarded": signals.task_discarded,
-    "cancelled": signals.task_cancelled,
-    "preempted": signals.task_preempted,
-}
-
-
 @dataclass(slots=True)
 class AttemptEnd:
     """
@@ -238,7 +223,7 @@ def announced(endings: Sequence[AttemptEnd]) -> set[tuple[str, object]]:
     return {
         (word, handler)
         for word, handler in {(ending.word, ending.handler) for ending in endings}
-        if word in SIGNALS and SIGNALS[word].receivers and SIGNALS[word].has_listeners(handler)
+        if word in ENDINGS and ENDINGS[word].receivers and ENDINGS[word].has_listeners(handler)
     }
 
 
@@ -249,7 +234,7 @@ def announce(
     error: BaseException | None = None,
 ) -> None:
     """Send the signal of an outcome, if it has receivers."""
-    signal = SIGNALS.get(word)
+    signal = ENDINGS.get(word)
     if signal is not None and signal.receivers:
         with store.database.shared_operations():
             signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
@@ -316,8 +301,6 @@ class Running:
             return
         self.reasons_sent.add(type(reason))
         self.is_suspect = True
-        # Set before the handler ends: the lease expired, even if no other took the task yet.
-        self.task._lost |= isinstance(reason, PreemptedError)
         with logs.about(self.task):
             try:
                 outcome: object = handler.kill(reason)

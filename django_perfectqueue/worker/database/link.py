@@ -400,18 +400,16 @@ class Watchdog:
         self.timeout = timeout
 
     def look(self, now: float) -> None:
+        if self.timeout is None:
+            return
         for link in self.links:
             since, socket_handle = link.calling_since, link.socket_handle
-            if self.timeout is None or not since or socket_handle is None:
+            if not since or socket_handle is None:
                 continue
-            waited = now - since
-            if waited >= self.limit(link):
+            late = now - since - min(self.timeout, max(LEAST, link.patience()))
+            if late >= 0.0:
                 link.silent = True
                 if not socket_handle.cancel_sent:
                     socket_handle.cancel_query()
-                elif waited >= self.limit(link) + min(GRACE, self.timeout):
+                elif late >= min(GRACE, self.timeout):
                     socket_handle.shutdown()
-
-    def limit(self, link: Link) -> float:
-        assert self.timeout is not None
-        return min(self.timeout, max(LEAST, link.patience()))

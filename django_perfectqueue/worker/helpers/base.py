@@ -94,10 +94,11 @@ class HelperProcess:
         # The other threads began while the signals were blocked, and keep them so.
         take_signals(self.on_signal)
         left = len(self.helpers)
+        interval = min(WATCH_INTERVAL, self.plan.options.CHILD_HEARTBEAT_INTERVAL)
         while left:
             self.watch(heartbeat_w)
             with contextlib.suppress(Empty):
-                if error := self.ended.get(timeout=self.interval):
+                if error := self.ended.get(timeout=interval):
                     raise error
                 left -= 1
         return 0
@@ -112,10 +113,6 @@ class HelperProcess:
         except BaseException as raised:
             error = raised
         self.ended.put(error)
-
-    @property
-    def interval(self) -> float:
-        return min(WATCH_INTERVAL, self.plan.options.CHILD_HEARTBEAT_INTERVAL)
 
     def watch(self, heartbeat_w: int) -> None:
         if self.logs_moved:

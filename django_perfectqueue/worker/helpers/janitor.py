@@ -16,7 +16,7 @@ from django.db import connections
 from django_perfectqueue import store
 from django_perfectqueue.fairness.declared import store_declared
 from django_perfectqueue.fairness.edit import end_pauses
-from django_perfectqueue.models import PARKED_FROM
+from django_perfectqueue.models import PARKED_FROM, Outcome
 from django_perfectqueue.schedules.declared import declared_for, sync
 from django_perfectqueue.store.tasks import park
 from django_perfectqueue.store.upkeep.deletion import BATCH
@@ -41,7 +41,6 @@ QUIET_INTERVAL = 30.0
 MOST_ROUSED = 20
 MOSTLY_OVER = BATCH // 2
 AT_ONCE = 0.0
-ENDED = ("finished", "failed", "cancelled", "expired")
 
 
 class Janitor(Helper):
@@ -291,7 +290,7 @@ class Purge:
     def swept(self, after: int) -> store.upkeep.Swept:
         options = self.plan.options
         found = store.upkeep.purgeable(
-            {status: options.retention_time(status) for status in ENDED},
+            {status: options.retention_time(status) for status in Outcome.values},
             using=self.plan.using,
             after=after,
             over=self.surplus.last if self.surplus else {},

@@ -66,10 +66,10 @@ class Generation:
         """The descriptors to wait on while it runs."""
         return [] if self.gone or self.code() is not None else [self.socket.fileno()]
 
-    def let_go(self) -> None:
-        """Let a forked supervisor begin."""
+    def tell(self, word: bytes) -> None:
+        """Send a byte to the supervisor, if it still listens."""
         with contextlib.suppress(OSError):
-            self.socket.send(GO)
+            self.socket.send(word)
 
     def listen(self) -> None:
         """Read what the supervisor has sent."""
@@ -82,14 +82,12 @@ class Generation:
     def has_answered(self) -> bool:
         """Return whether it answered since the last call, and request another answer."""
         answered, self.answered = self.answered, False
-        with contextlib.suppress(OSError):
-            self.socket.send(ALIVE)
+        self.tell(ALIVE)
         return answered
 
     def replace(self, signum: int) -> None:
         """Say that another generation takes tasks, and stop this one by a signal."""
-        with contextlib.suppress(OSError):
-            self.socket.send(REPLACED)
+        self.tell(REPLACED)
         self.send(signum)
 
     def send(self, signum: int) -> None:

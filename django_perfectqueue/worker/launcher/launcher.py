@@ -141,7 +141,7 @@ class Launcher:
     def start(self) -> Generation:
         self.started += 1
         if self.started == 1 and self.first is not None:
-            self.first.let_go()
+            self.first.tell(signals.GO)
             return self.first
         environment = {**self.environment, GENERATION: str(self.started)}
         return spawned(self.command, environment)
@@ -161,7 +161,8 @@ class Launcher:
                 return code
             if time.monotonic() >= self.leave_at:
                 pids = ", ".join(str(one.process.pid) for one in self.generations())
-                self.say(f"What is running goes on in the background, under pid {pids}.")
+                text = f"What is running goes on in the background, under pid {pids}."
+                output.put(text, sys.stdout)
                 return 0
 
     def wait(self) -> None:
@@ -190,7 +191,7 @@ class Launcher:
         if signum in (*signals.ALL, signals.DUMP):
             for one in self.generations():
                 if signum == signals.DUMP:
-                    signals.put_title(f"Supervisor, pid {one.process.pid}:")
+                    output.put(f"\nSupervisor, pid {one.process.pid}:", sys.stderr)
                 one.send(signum)
         if signum == signals.REOPEN_LOGS:
             signals.reopen_logs()
@@ -217,16 +218,11 @@ class Launcher:
             again, self.interrupted = self.interrupted, True
             if again:
                 return signals.STOP_NOW
-            self.say("Press Ctrl-C again to end what is running at once.")
+            output.put("Press Ctrl-C again to end what is running at once.", sys.stdout)
             return signals.STOP
         if self.by_hand and signum == signals.RESTART_NOW:
             return signals.STOP
         return signum
-
-    def say(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
 
     def restart(self, stop_old_by: signal.Signals) -> None:
         """Start the next generation; during a restart, remember to restart again."""

@@ -211,6 +211,13 @@ def push() -> None:
         outlet.push()
 
 
+def put(line: str, stream: TextIO) -> None:
+    """Write a line at once, where the stream is there and open."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        stream.write(f"{line}\n")
+        stream.flush()
+
+
 def finish() -> None:
     """Write the buffers before this process ends."""
     for outlet in outlets:

@@ -150,13 +150,13 @@ def reopen_logs() -> None:
 MOUTHFUL = 4096
 
 
-def readable(files: Sequence[int], timeout: float | None) -> list[int]:
+def readable(files: Sequence[int], timeout: float) -> list[int]:
     """Return the descriptors that are readable or closed at the other end."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
     # Rounded up: poll() would spin through the last fraction of a millisecond.
-    wait = None if timeout is None else max(0, math.ceil(timeout * 1000))
+    wait = max(0, math.ceil(timeout * 1000))
     return [file for file, _event in poll.poll(wait)]
 
 
@@ -203,17 +203,10 @@ class StackDumps:
         if not self.queued or now < self.next_at:
             return
         pid, title = self.queued.popleft()
-        put_title(title)
+        output.put(f"\n{title}", sys.stderr)
         send(pid, DUMP)
         self.next_at = now + PAUSE
 
     def due(self) -> list[float]:
         """Return when the next request is due, if any is queued."""
         return [self.next_at] if self.queued else []
-
-
-def put_title(title: str) -> None:
-    """Write the line above a stack dump."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"\n{title}\n")
-        sys.stderr.flush()

@@ -67,7 +67,7 @@ class Feeder:
         self.request = partial(
             ClaimRequest,
             alive_time=self.options.ALIVE_TIME,
-            holder=self.resources.holder,
+            holder=self.status.holder,
             using=self.plan.using,
             marks=self.marks,
         )

@@ -43,7 +43,6 @@ class Leases:
         self.hand = hand
         self.plan = plan
         self.status = resources.status
-        self.holder = resources.holder
         self.worker = worker
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
@@ -109,7 +108,7 @@ class Leases:
         ``kept`` are the fences of the leases that the processor knows of.
         """
         store.upkeep.give_back(
-            self.holder,
+            self.status.holder,
             using=self.plan.using,
             alive_time=self.alive_time,
             keep=kept,
@@ -211,13 +210,17 @@ class Parking:
     def sort(self, taken: list[store.Lease]) -> list[store.Lease]:
         """Return the tasks of known types; keep the others to park, and stand back if all are."""
         if listing := [lease for lease in taken if lease.limits]:
-            self.warn_of_limits(listing)
+            for name in news(self.warned_names, unlimited(listing)):
+                text = "A task lists a limit that does not exist, so it is not limited. limit=%s"
+                processor_logger.warning(text, printable(name))
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in taken} if not knows(type_)}
         if not unknown:
             return taken
-        for type_ in sorted(unknown - self.warned_types):
-            self.warn(type_)
+        for type_ in news(self.warned_types, unknown):
+            near = nearest(type_, map(in_words, self.plan.dispatch.load()))
+            text = "No handler for tasks of this type; they wait.%s type=%s"
+            processor_logger.warning(text, near, printable(type_))
         self.strange += [lease for lease in taken if lease.type in unknown]
         known = [lease for lease in taken if lease.type not in unknown]
         if not (known or self.leases.hand.batch):
@@ -233,27 +236,6 @@ class Parking:
             store.park(self.strange, self.plan.dispatch.knows, using=self.plan.using)
             self.strange.clear()
 
-    def warn_of_limits(self, taken: list[store.Lease]) -> None:
-        """Log once each name that tasks list and no limit holds for."""
-        if len(self.warned_names) > MOST_TYPES:
-            self.warned_names.clear()
-        for name in sorted(unlimited(taken) - self.warned_names):
-            self.warned_names.add(name)
-            processor_logger.warning(
-                "A task lists a limit that does not exist, so it is not limited. limit=%s",
-                printable(name),
-            )
-
-    def warn(self, type_: str) -> None:
-        """Log an unknown type once; the memory of logged types is limited."""
-        if len(self.warned_types) >= MOST_TYPES:
-            self.warned_types.clear()
-        self.warned_types.add(type_)
-        near = nearest(type_, map(in_words, self.plan.dispatch.load()))
-        processor_logger.warning(
-            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
-        )
-
     def unpark(self, now: float) -> bool:
         """Unpark some tasks of known types that other workers parked; return whether any."""
         knows, using = self.plan.dispatch.knows, self.plan.using
@@ -263,6 +245,15 @@ class Parking:
         return count > 0
 
 
+def news(known: set[str], found: set[str]) -> list[str]:
+    """Return what was not known, and note it, so that it is logged once; the memory is limited."""
+    new = sorted(found - known)
+    if len(known) >= MOST_TYPES:
+        known.clear()
+    known.update(new)
+    return new
+
+
 # What a supervisor gives a processor.
 
 
@@ -270,7 +261,6 @@ class Parking:
 class ProcessorResources:
     """The resources that a supervisor gives a processor, and keeps when it dies."""
 
-    holder: int
     status: ProcessorStatus
     wakeup: Wakeup
     heartbeat_w: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import threading
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 
 from django_perfectqueue import store
 from django_perfectqueue.application.base import TimeLimits
+from django_perfectqueue.signals import ENDINGS
 from django_perfectqueue.store.arithmetic.fair_order import lane_of
 from django_perfectqueue.store.database import Problem
 from django_perfectqueue.store.values import Costs
@@ -18,21 +18,8 @@ from django_perfectqueue.store.values import Costs
 from ..process.output import shared, with_fields
 from ..process.signals import Wakeup
 
-COUNTED = (
-    "finished",
-    "retried",
-    "snoozed",
-    "failed",
-    "discarded",
-    "cancelled",
-    "released",
-    "yielded",
-    "suspended",
-    "preempted",
-    "left",
-    "crashed",
-    "killed",
-)
+# The words for the end of an attempt: those that have a signal, and others.
+COUNTED = (*ENDINGS, "yielded", "suspended", "left", "crashed", "killed")
 NEVER = float("inf")
 NO_LIMITS = TimeLimits()
 
@@ -116,10 +103,8 @@ class ProcessorStatus(ctypes.Structure):
     @classmethod
     def shared(cls, concurrency: int = 1) -> ProcessorStatus:
         """Return the status of a processor that runs up to ``concurrency`` tasks at once."""
-        size = ctypes.sizeof(cls)
-        page = mmap.mmap(-1, size + concurrency * ctypes.sizeof(TaskStatus))
-        status = cls.from_buffer(page)
-        status._task_statuses = (TaskStatus * concurrency).from_buffer(page, size)
+        status = shared(cls)
+        status._task_statuses = shared(TaskStatus * concurrency)
         status._lock = threading.Lock()
         return status
 

@@ -139,7 +139,6 @@ class ProcessorPlace(Place):
         self.status.kept = number > supervisor.options.PROCESSORS - supervisor.options.kept
         self.accounts = QueueAccounts(supervisor.plan.queues, concurrency)
         self.wakeup = Wakeup()
-        self.holder = 0
         self.overdue_since: float | None = None
         self.forced = False
 
@@ -156,10 +155,9 @@ class ProcessorPlace(Place):
             self.supervisor.plan.dispatch.before_fork()
         except Exception:
             logger.exception("A handler's before_fork() raised.")
-        self.holder = new_holder()
         self.overdue_since, self.forced = None, False
         drain(self.wakeup.read_fd)
-        self.status.sign_on(self.holder)
+        self.status.sign_on(new_holder())
         child = super().start()
         self.status.pid = child.pid
         self.supervisor.reporter.say(f"Processor {self.number} started, pid {child.pid}.")
@@ -167,9 +165,8 @@ class ProcessorPlace(Place):
 
     def process(self, heartbeat_w: int) -> int:
         """Be the processor, in its process."""
-        processes.mark(self.holder)
+        processes.mark(self.status.holder)
         resources = ProcessorResources(
-            holder=self.holder,
             status=self.status,
             accounts=self.accounts,
             wakeup=self.wakeup,
@@ -219,7 +216,7 @@ class ProcessorPlace(Place):
         status.pid = 0
         left = code in (DONE, RECYCLED) and status.signed_off
         if not left:
-            processes.kill_orphans(supervisor.pids(), holder=self.holder, pipe=child.heartbeat_r)
+            processes.kill_orphans(supervisor.pids(), holder=status.holder, pipe=child.heartbeat_r)
             supervisor.give_back(self.leftovers(child, code, now), now)
         status.clear()
         status.seeking = False
@@ -245,7 +242,7 @@ class ProcessorPlace(Place):
             )
             self.status.count("crashed", len(seconds))
         return Leftovers(
-            holder=self.holder,
+            holder=self.status.holder,
             loss=Loss(
                 why=store.Failure(error="crashed", message=message),
                 worker=worker_name(child.pid),

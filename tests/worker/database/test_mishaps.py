@@ -53,9 +53,10 @@ class ConnectionLostTests(TransactionTestCase):
             options=conf.options().replace(TASK_PREFETCH=1),
             burst=True,
         )
+        status = ProcessorStatus.shared()
+        status.sign_on(new_holder())
         resources = ProcessorResources(
-            holder=new_holder(),
-            status=ProcessorStatus.shared(),
+            status=status,
             wakeup=Wakeup(),
             heartbeat_w=pulse,
             parent_alive=parent_alive,
@@ -107,7 +108,7 @@ class ConnectionLostTests(TransactionTestCase):
             self.assertFalse(self.write_due())
         self.run_batch()
 
-        holder = self.processor.resources.holder
+        holder = self.processor.status.holder
         self.assertEqual(ran, [("a", holder), ("b", holder)])
         self.assertEqual(answers, [])
 

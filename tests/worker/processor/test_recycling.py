@@ -101,8 +101,8 @@ class IdleTests(SimpleTestCase):
         options = Options().replace(RECYCLE={"age": 100})
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         status = ProcessorStatus.shared()
+        status.sign_on(1)
         resources = ProcessorResources(
-            holder=1,
             status=status,
             wakeup=Wakeup(),
             heartbeat_w=pulse,

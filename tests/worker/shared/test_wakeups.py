@@ -115,8 +115,8 @@ class ProcessorTests(WakeupsCase):
             using="default",
             options=conf.options().replace(POLL_INTERVAL=60.0),
         )
+        self.statuses[0].holder = 1
         resources = ProcessorResources(
-            holder=1,
             status=self.statuses[0],
             wakeup=self.bells[0],
             heartbeat_w=pulse,

@@ -13,7 +13,9 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
+from django.core.signals import request_finished
 from django.db.models import Model, Q, QuerySet
+from django.dispatch import receiver
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -200,6 +202,12 @@ def shown_by(
         return view(request, *args, **words)
 
     return show
+
+
+@receiver(request_finished)
+def forget_page(**kwargs: object) -> None:
+    """Forget whose page was shown, so that the thread's next request is not taken for it."""
+    cells.page_shown.set((None, None))
 
 
 class ReadOnlyAdmin(StoredAdmin):

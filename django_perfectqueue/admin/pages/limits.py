@@ -6,7 +6,6 @@ the pages of shares, limits, weights and schedules have in common: they are edit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -115,16 +114,10 @@ class RuleAdmin(StoredAdmin):
 
     def save_model(self, request: HttpRequest, obj: Model, form: object, change: bool) -> None:
         self.require_scope(request, obj)
-        with acting(request):
-            obj.save(using=database())
+        obj.save(using=database())
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
-        with acting(request):
-            obj.delete(using=database())
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        with acting(request):
-            queryset.using(database()).delete()
+        obj.delete(using=database())
 
     @admin.action(description=_("Pause"), permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
@@ -148,7 +141,7 @@ class RuleAdmin(StoredAdmin):
             self.message_user(request, " ".join(map(str, error)), messages.ERROR)
         return None
 
-    def set_paused(self, one: Any, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, one: Any, terms: Mapping[str, Any]) -> bool:
         """
         Pause a row, or on a page of names what has this name, or without ``terms`` let it go on;
         return whether it was otherwise.
@@ -160,9 +153,8 @@ class RuleAdmin(StoredAdmin):
     ) -> None:
         """Pause some rows or names, or with empty terms let them go on; None does nothing."""
         if terms is not None:
-            by = str(request.user)
             what = _("paused") if terms else _("unpaused")
-            self.do_each(request, some, lambda one: self.set_paused(one, terms, by), what)
+            self.do_each(request, some, lambda one: self.set_paused(one, terms), what)
 
     def do_each(
         self, request: HttpRequest, some: Any, act: Callable[[Any], object], what: object
@@ -174,8 +166,7 @@ class RuleAdmin(StoredAdmin):
         chosen, done, failed = list(some[: base.CAP + 1]), 0, False
         for one in chosen[: base.CAP]:
             try:
-                with acting(request):
-                    changed = act(one)
+                changed = act(one)
             except PerfectQueueError as error:
                 self.message_user(request, str(error), messages.ERROR)
                 failed = True
@@ -198,17 +189,13 @@ class RuleAdmin(StoredAdmin):
         return super().history_view(request, object_id, context)
 
 
-def pause_all_of(scope: str, name: str, terms: Mapping[str, Any], by: str) -> bool:
+def pause_all_of(scope: str, name: str, terms: Mapping[str, Any]) -> bool:
     """Pause a queue or a type by its limit, or without ``terms`` let it go on."""
     owner = {"scope": scope, "name": name}
     if not terms:
-        return edit.end_pause(Limit, owner | {"paused": True}, using=database(), by=by)
-    edit.change(Limit, owner, terms, using=database(), by=by)
+        return edit.end_pause(Limit, owner | {"paused": True}, using=database())
+    edit.change(Limit, owner, terms, using=database())
     return True
-
-
-def acting(request: HttpRequest) -> AbstractContextManager[None]:
-    return audit.acting(str(request.user))
 
 
 class LimitForm(RuleForm):
@@ -276,9 +263,9 @@ class LimitAdmin(RuleAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         with_meters(rows, using=database())
 
-    def set_paused(self, one: Limit | str, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, one: Limit | str, terms: Mapping[str, Any]) -> bool:
         scope, name = (Limit.Scope.TYPE, one) if isinstance(one, str) else (one.scope, one.name)
-        return pause_all_of(scope, name, terms, by)
+        return pause_all_of(scope, name, terms)
 
     named = column(
         _("name"),

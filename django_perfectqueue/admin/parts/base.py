@@ -24,6 +24,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.fairness.audit import acting
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
@@ -194,12 +195,13 @@ class StoredAdmin(ModelAdmin):
 def shown_by(
     site: admin.AdminSite, view: Callable[..., HttpResponse]
 ) -> Callable[..., HttpResponse]:
-    """Return a view whose links stay within this site."""
+    """Return a view whose links stay within this site; its reader is who changes what."""
 
     @wraps(view)
     def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:
         cells.page_shown.set((site, request))
-        return view(request, *args, **words)
+        with acting(str(request.user)):
+            return view(request, *args, **words)
 
     return show
 

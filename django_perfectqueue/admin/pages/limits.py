@@ -51,9 +51,9 @@ SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("
 class Suggesting(forms.TextInput):
     """A text with a list of what it may be; another one can be typed in, too."""
 
-    def __init__(self, values: Iterable[str], attrs: dict[str, object] | None = None) -> None:
+    def __init__(self, values: Iterable[str]) -> None:
         self.values = list(values)
-        super().__init__({**(attrs or {}), "class": "vTextField"})
+        super().__init__({"class": "vTextField"})
 
     def render(self, name: str, value: object, *given: Any, **options: Any) -> SafeString:
         self.attrs["list"] = f"pq-{name}"
@@ -278,10 +278,11 @@ class LimitAdmin(RuleAdmin):
         ordering="name",
     )
     of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
-    running = column(_("running"), lambda limit: limit.meter.running if limit.meter else 0)
+    running = column(_("running"), lambda limit: limit.meter.running)
     names = column(_("names that run"), lambda limit: members_of(limit) or cells.NOTHING)
     rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or cells.NOTHING)
     at_once = column(_("burst"), lambda limit: limit.burst or cells.NOTHING)
+    next = column(_("next start"), lambda limit: cells.short(next_at(limit, timezone.now())))
 
     @admin.display(description=_("tasks"))
     def tasks(self, limit: Limit) -> SafeString | str:
@@ -289,11 +290,6 @@ class LimitAdmin(RuleAdmin):
         if limit.scope == Limit.Scope.NAME or limit.is_family:
             return cells.NOTHING
         return cells.tasks_link(_("tasks"), **{limit.scope: limit.name})
-
-    @admin.display(description=_("next start"))
-    def next(self, limit: Limit) -> SafeString | str:
-        metered = limit.meter.next_at if limit.meter else None
-        return cells.short(next_at(limit, metered, timezone.now()))
 
 
 class KindFilter(ValueFilter):

@@ -11,6 +11,7 @@ from django.db.models import Exists, F, OuterRef, Sum
 
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.inspection.workers import AT_ONCE, WORKERS
@@ -156,6 +157,13 @@ def held_by_one(found: Overview, *, using: str) -> HeldByOne | None:
     if len({user for user, _waits in users}) > 1 or found.now - since < short:
         return None
     return next((HeldByOne(user, len(busy), since) for user, waits in users if waits), None)
+
+
+def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
+    """Return the limits that pause queues, by their names."""
+    paused = {f"queue:{queue.name}": queue.name for queue in queues if queue.paused}
+    found = in_force(paused, using=using) if paused else {}
+    return {paused[key]: row for key, row in found.items()}
 
 
 def named_queues(using: str) -> list[str]:

@@ -18,9 +18,8 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
 from django_perfectqueue.fairness.audit import acting
-from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
-from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
+from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, pauses, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import Case, workers_serving
 from django_perfectqueue.lib.checks import text
@@ -201,18 +200,15 @@ class QueueAdmin(NamedRows):
 
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         found = overview(using=database(), queue=name)
-        queues = [queue.name for queue in found.queues]
-        rules = self.rules(request, queues)
-        keys = {f"queue:{name}": name for name in queues}
-        held = in_force(keys, using=database())
-        paused = {keys[key]: limit for key, limit in held.items() if limit.paused}
-        pauses = {name: cells.paused_mark(limit) for name, limit in paused.items()}
+        rules = self.rules(request, [queue.name for queue in found.queues])
+        paused = pauses(found.queues, using=database())
+        marks = {name: cells.paused_mark(limit) for name, limit in paused.items()}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
             "rows": [
                 queue_row(one)
                 | self.in_place(request, number, one.name, rules[one.name])
-                | {"pause": pauses.get(one.name, "")}
+                | {"pause": marks.get(one.name, "")}
                 for number, one in enumerate(found.queues)
             ],
             "is_maintained": any(one.paused_by.endswith(MAINTENANCE) for one in paused.values()),

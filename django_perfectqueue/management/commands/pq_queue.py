@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 
@@ -11,7 +11,13 @@ from django_perfectqueue import models
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import limits, shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
-from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
+from django_perfectqueue.health.queues import (
+    Overview,
+    QueueFigures,
+    named_queues,
+    overview,
+    pauses,
+)
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Queue
@@ -23,13 +29,6 @@ from ..flags import MANY, PAUSE
 from ..listing import no_tasks
 from ..terminal import Column, Facts, ProgressLine, bounded, duration, or_more, picked, plural
 from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
-
-
-def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
-    """Return the limits that pause queues, by their names."""
-    paused = {f"queue:{queue.name}": queue.name for queue in queues if queue.paused}
-    found = limits.in_force(paused, using=using) if paused else {}
-    return {paused[key]: row for key, row in found.items()}
 
 
 def print_queues(command: QueueCommand, found: Overview) -> None:

@@ -27,6 +27,7 @@ WHENS = {
     SEQUENCE: "sequence",
 }
 JOINED = WHENS[When.JOINED]
+LINK_STATES = {state.value: state.name.lower() for state in models.Dependency.State}
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
 # The first links of a task to what it waits for, or from what waits for it.
 LINKS = """
@@ -187,11 +188,7 @@ def links_of(ends: Sequence[tuple[str, int]], most: int, using: str) -> list[lis
 
 def link(row: models.Dependency) -> FamilyLink:
     known = max(row.state, models.Dependency.State.AWAITED)
-    state = (
-        models.Dependency.State(known).name.lower()
-        if known in models.Dependency.State
-        else str(known)
-    )
+    state = LINK_STATES.get(known, str(known))
     return FamilyLink(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 

@@ -92,11 +92,11 @@ class BatchAdmin(ReadOnlyAdmin):
             "bar": bar(found.total, found.finished, found.dead),
             "progress": found,
             "percent": int(100 * found.part),
-            "about": about(own, request, known),
+            "about": about(own, known),
             "tasks": shown if sees_tasks else [],
             "sees_tasks": sees_tasks,
             "callbacks": [
-                relative_row(one, link, request)
+                relative_row(one, link)
                 for one, link in family.callbacks(own.pk, using=database(), known=known)
             ],
             "inner": [
@@ -122,7 +122,7 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
     return cells.bars(label % {"finished": finished, "total": total, "dead": dead}, parts)
 
 
-def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
+def about(batch: Batch, known: family.Known) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), cells.tasks_link(printable(batch.queue), queue=batch.queue)),
         (_("user"), printable(batch.user) or cells.NOTHING),
@@ -132,7 +132,7 @@ def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple
         facts.append((_("ended"), cells.moment(batch.ended_at)))
     if batch.parent_id:
         for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
-            facts.append((_("in batch"), linked(outer, request)))
+            facts.append((_("in batch"), linked(outer)))
     return [*facts, (_("id"), str(batch.pk))]
 
 
@@ -157,9 +157,9 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
     """Return what the template shows; a graph where there are at most MOST tasks."""
     found = family.family(task.pk, using=database(), known=known_to(request, site))
     return {
-        "graph": graph(found, request) if 0 < len(found.links) < family.MOST else None,
-        "parents": [relative_row(one, link, request) for one, link in found.parents],
-        "children": [relative_row(one, link, request) for one, link in found.children],
+        "graph": graph(found) if 0 < len(found.links) < family.MOST else None,
+        "parents": [relative_row(one, link) for one, link in found.parents],
+        "children": [relative_row(one, link) for one, link in found.children],
         "family_more": found.more,
         "dependent_verbs": dependent_verbs(task, found, request),
     }
@@ -173,22 +173,20 @@ def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
 
 
 def relative_row(
-    one: family.Relative, link: family.FamilyLink, request: HttpRequest
+    one: family.Relative, link: family.FamilyLink
 ) -> tuple[family.Relative, object, object]:
-    return one, linked(one, request), WORDS[link.mode]
+    return one, linked(one), WORDS[link.mode]
 
 
-def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
-    name, url = printable(one.key), url_of(one, request)
+def linked(one: family.Relative) -> SafeString | str:
+    name, url = printable(one.key), url_of(one)
     return format_html('<a href="{}">{}</a>', url, name) if url else name
 
 
-def url_of(one: family.Relative, request: HttpRequest) -> str:
+def url_of(one: family.Relative) -> str:
     """Return the URL of a task or a batch; nothing if the person may not see its page."""
     kind = "batch" if one.is_batch else "task"
-    if not request.user.has_perm(f"perfectqueue.view_{kind}"):
-        return ""
-    return cells.page_url(f"{kind}_change", abs(one.id))
+    return cells.page_url(f"{kind}_change", abs(one.id)) if cells.sees(kind) else ""
 
 
 def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:
@@ -225,7 +223,7 @@ class Node:
         return printable(", ".join(filter(None, [one.key, kind, one.user, one.word])))
 
 
-def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
+def graph(found: family.Family) -> dict[str, object]:
     """Place a task to the right of those that it waits for, and those that wait for it behind."""
     parents, children = found.parents, found.children
     columns = [[one for one, _link in some] for some in (parents, children)]
@@ -237,7 +235,7 @@ def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
                 relative=one,
                 x=MARGIN + (number - first) * (WIDTH + ACROSS),
                 y=MARGIN + (2 * place + tallest - len(some)) * (HEIGHT + DOWN) // 2,
-                url=url_of(one, request),
+                url=url_of(one),
                 is_own=number == 1,
             )
             for place, one in enumerate(some)

@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.limits import in_force
-from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import held_by_one, overview
 from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
@@ -86,15 +85,23 @@ class OverviewAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = overview(using=database())
+        failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
         hour = statistics.within(found.now - timedelta(hours=1), found.now)
         names = [queue.name for queue in found.queues]
         types = statistics.types_of(names, hour, using=database()).values()
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
+            "found": found,
+            "unwell": ", ".join(map(printable, found.unwell)),
+            "noun": "queue",
+            "noun_shown": _("queue"),
+            "rows": [queue_row(queue) for queue in found.queues],
+            "chart": chart(found.minutes, workers=found.workers),
+            "groups": shown_groups(failed[:GROUPS]),
+            "received": [(*owner, *received) for owner, received in found.received.items()],
             "release": next(iter(statistics.releases(using=database())), None),
             "held": held_by_one(found, using=database()),
-            **page(found),
             **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),
         }
@@ -114,21 +121,10 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page(request, "overview/release", context)
 
 
-def page(found: Figures) -> dict[str, object]:
-    """Return what the template shows."""
-    failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
-    return {
-        "found": found,
-        "unwell": ", ".join(map(printable, found.unwell)),
-        "noun": "queue",
-        "noun_shown": _("queue"),
-        "rows": [queue_row(queue) for queue in found.queues],
-        "chart": chart(found.minutes, workers=found.workers),
-        "groups": [
-            (name, cells.bounded(count, LATEST), at) for name, (count, at) in failed[:GROUPS]
-        ],
-        "received": [(*owner, *received) for owner, received in found.received.items()],
-    }
+def shown_groups(
+    groups: Iterable[tuple[str, tuple[int, datetime]]],
+) -> list[tuple[str, str, datetime]]:
+    return [(name, cells.bounded(count, LATEST), at) for name, (count, at) in groups]
 
 
 def release_page(
@@ -144,9 +140,7 @@ def release_page(
         "release": release,
         "may_retry": may_retry,
         "url": f"{url}?{urlencode(query)}",
-        "groups": [
-            (name, cells.bounded(count, LATEST), at) for name, (count, at) in found.groups.items()
-        ],
+        "groups": shown_groups(found.groups.items()),
         "changes": found.types,
     }
 

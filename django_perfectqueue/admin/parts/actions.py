@@ -51,10 +51,6 @@ class Verb:
         """Return whether this number of tasks needs a confirmation."""
         return count > self.asks_above
 
-    @property
-    def permission(self) -> str:
-        return f"perfectqueue.{self.name}_task"
-
 
 UNFIT = _("%d waiting, running or blocked")
 AWAITED = _("%d that others wait for: its page cancels it with them")
@@ -184,7 +180,7 @@ def bulk_verbs(request: HttpRequest, status: str = "") -> list[str]:
 
 
 def may(request: HttpRequest, verb: Verb) -> bool:
-    return bool(request.user.has_perm(verb.permission))
+    return bool(request.user.has_perm(f"perfectqueue.{verb.name}_task"))
 
 
 def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str) -> Selection:

@@ -149,14 +149,15 @@ class StoredAdmin(ModelAdmin):
     ) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name
-        everywhere = {
+        shown = {
             **self.admin_site.each_context(request),
             **dict.fromkeys(NO_FORM, False),
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,
+            "original": context["title"],
+            **context,
         }
-        shown = {**everywhere, "original": context["title"], **context}
         if not isinstance(shown["original"], Model):
             shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
         return TemplateResponse(request, f"admin/perfectqueue/{template}.html", shown)

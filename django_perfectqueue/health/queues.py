@@ -102,8 +102,8 @@ class Overview:
     queues did in each minute.
 
     ``failed`` is why tasks failed within a day, by group, of the LATEST newest, with the time of
-    the latest. ``received`` is who received most in the last five minutes, by queue and user:
-    the attempts that ended, and the seconds. ``late_schedules`` were due a minute ago.
+    the latest. ``received`` is who received most in the last five minutes: queue, user, the
+    attempts that ended, and the seconds. ``late_schedules`` were due a minute ago.
     """
 
     now: datetime
@@ -111,7 +111,7 @@ class Overview:
     workers: list[models.Worker]
     minutes: list[tuple[datetime, Tally]]
     failed: Groups
-    received: dict[tuple[str, str], tuple[int, float]]
+    received: list[tuple[str, str, int, float]]
     late_schedules: int
 
     @property
@@ -280,16 +280,13 @@ def minutes_of(queues: Sequence[str], since: datetime, until: datetime, using: s
     ]
 
 
-def received(
-    queues: Sequence[str], now: datetime, using: str
-) -> dict[tuple[str, str], tuple[int, float]]:
+def received(queues: Sequence[str], now: datetime, using: str) -> list[tuple[str, str, int, float]]:
     since = start_of(models.Bucket.MINUTE, now - timedelta(minutes=5))
     rows = models.Usage._default_manager.using(using).filter(
         queue__in=queues, span=models.Bucket.MINUTE, type="", others=False, start__gte=since
     )
     users = rows.values_list("queue", "user").annotate(attempts=Sum("ended"), got=Sum("seconds"))
-    most = users.order_by("-got")[:USERS]
-    return {(queue, user): (attempts, got) for queue, user, attempts, got in most}
+    return list(users.order_by("-got")[:USERS])
 
 
 def parked_types(using: str) -> dict[tuple[str, str], float]:

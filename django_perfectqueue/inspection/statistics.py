@@ -126,12 +126,19 @@ def statistics(
     if type is not None and user is not None:
         raise ValueError("Give a type or a user, not both.")
     day = day or store.records.clock(using=using, now=now).date()
-    usage_key = all_types_key(queue) if type is None else type_key(queue, type)
-    if user is not None:
-        usage_key = UsageKey(queue, others=False, user=user)
-    points = series(usage_key, *span_of(day), using=using)
+    usage_key, since = key_of(queue, type, user), datetime.combine(day, time(), timezone.utc)
+    points = series(usage_key, since, since + timedelta(days=1), using=using)
     tally = Tally.sum(tally for _start, tally in points)
     return made(usage_key, tally, day=day)
+
+
+def key_of(queue: str, type_: str | None, user: str | None) -> UsageKey:
+    """Return the key of the figures of a type, of a user, or where both are None of a queue."""
+    if type_ is not None:
+        return type_key(queue, type_)
+    if user is not None:
+        return UsageKey(queue, others=False, user=user)
+    return all_types_key(queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +220,6 @@ def made(usage_key: UsageKey, tally: Tally, *, day: date | None = None) -> Stati
         run=Distribution.of(tally.lasted, tally.squares, tally.runs),
         wait=Distribution.of(tally.waited, tally.wait_squares, tally.waits),
     )
-
-
-def span_of(day: date) -> tuple[datetime, datetime]:
-    since = datetime.combine(day, time(), timezone.utc)
-    return since, since + timedelta(days=1)
 
 
 HOUR = timedelta(hours=1)

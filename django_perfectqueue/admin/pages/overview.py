@@ -31,7 +31,6 @@ from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
-from django_perfectqueue.store.records.usage import all_types_key, type_key
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.actions import RETRY, may
@@ -99,7 +98,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "rows": [queue_row(queue) for queue in found.queues],
             "chart": chart(found.minutes, workers=found.workers),
             "groups": shown_groups(failed[:GROUPS]),
-            "received": [(*owner, *received) for owner, received in found.received.items()],
+            "received": found.received,
             "release": next(iter(statistics.releases(using=database())), None),
             "held": held_by_one(found, using=database()),
             **type_table(types, request.GET, {}, order="time"),
@@ -209,11 +208,7 @@ def key_of(asked: QueryDict) -> UsageKey:
                 checked(name, names[name], KEY_LENGTH)
     except InvalidTaskError as error:
         raise Http404 from error
-    if names.get("type"):
-        return type_key(queue, names["type"])
-    if "user" in names:
-        return UsageKey(queue, others=False, user=names["user"])
-    return all_types_key(queue)
+    return statistics.key_of(queue, names.get("type") or None, names.get("user"))
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:

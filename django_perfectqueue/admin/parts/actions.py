@@ -47,10 +47,6 @@ class Verb:
     asks_above: int = 0
     field: Literal["", "to", "patch", "from_step"] = ""
 
-    def asks(self, count: int) -> bool:
-        """Return whether this number of tasks needs a confirmation."""
-        return count > self.asks_above
-
 
 UNFIT = _("%d waiting, running or blocked")
 AWAITED = _("%d that others wait for: its page cancels it with them")

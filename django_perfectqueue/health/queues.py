@@ -123,6 +123,12 @@ class Overview:
     def is_well(self) -> bool:
         return not self.late_schedules and not self.unwell
 
+    def pauses(self, *, using: str) -> dict[str, models.Limit]:
+        """Return the limits that pause its queues, by the names of these."""
+        paused = {f"queue:{queue.name}": queue.name for queue in self.queues if queue.paused}
+        found = in_force(paused, using=using) if paused else {}
+        return {paused[key]: row for key, row in found.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class HeldByOne:
@@ -157,13 +163,6 @@ def held_by_one(found: Overview, *, using: str) -> HeldByOne | None:
     if len({user for user, _waits in users}) > 1 or found.now - since < short:
         return None
     return next((HeldByOne(user, len(busy), since) for user, waits in users if waits), None)
-
-
-def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
-    """Return the limits that pause queues, by their names."""
-    paused = {f"queue:{queue.name}": queue.name for queue in queues if queue.paused}
-    found = in_force(paused, using=using) if paused else {}
-    return {paused[key]: row for key, row in found.items()}
 
 
 def named_queues(using: str) -> list[str]:

@@ -18,13 +18,7 @@ from django_perfectqueue.models import Bucket, Change, DeadLetter, Outcome, Usag
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST, names
-from django_perfectqueue.store.records.usage import (
-    ENDINGS,
-    MOST_TYPES,
-    all_types_key,
-    start_of,
-    type_key,
-)
+from django_perfectqueue.store.records.usage import ENDINGS, MOST_TYPES, key_for, start_of, type_key
 from django_perfectqueue.store.records.usage_read import series, sums
 
 COUNTED = 10_000
@@ -126,19 +120,10 @@ def statistics(
     if type is not None and user is not None:
         raise ValueError("Give a type or a user, not both.")
     day = day or store.records.clock(using=using, now=now).date()
-    usage_key, since = key_of(queue, type, user), datetime.combine(day, time(), timezone.utc)
+    usage_key, since = key_for(queue, type, user), datetime.combine(day, time(), timezone.utc)
     points = series(usage_key, since, since + timedelta(days=1), using=using)
     tally = Tally.sum(tally for _start, tally in points)
     return made(usage_key, tally, day=day)
-
-
-def key_of(queue: str, type_: str | None, user: str | None) -> UsageKey:
-    """Return the key of the figures of a type, of a user, or where both are None of a queue."""
-    if type_ is not None:
-        return type_key(queue, type_)
-    if user is not None:
-        return UsageKey(queue, others=False, user=user)
-    return all_types_key(queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

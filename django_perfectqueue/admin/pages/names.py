@@ -19,23 +19,14 @@ from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
 from django_perfectqueue.fairness.audit import acting
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
-from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, pauses, served
+from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.inspection.why_waiting import Case, workers_serving
 from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import LATEST
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    EVERYONE,
-    LIVE,
-    Change,
-    FairShare,
-    Limit,
-    QueueShare,
-    Status,
-    Task,
-)
+from django_perfectqueue.models import EVERYONE, LIVE, Change, FairShare, Limit, QueueShare, Status
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.queue import database
@@ -43,7 +34,7 @@ from django_perfectqueue.store.records.counts import COUNTED
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts import base
-from ..parts.filters import queue_names
+from ..parts.filters import plain, queue_names
 from .limits import RuleAdmin, pause_all_of
 
 # The name of who has paused a queue ends so where all queues were paused at once.
@@ -201,7 +192,7 @@ class QueueAdmin(NamedRows):
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         found = overview(using=database(), queue=name)
         rules = self.rules(request, [queue.name for queue in found.queues])
-        paused = pauses(found.queues, using=database())
+        paused = found.pauses(using=database())
         marks = {name: cells.paused_mark(limit) for name, limit in paused.items()}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
@@ -243,7 +234,7 @@ class QueueAdmin(NamedRows):
         elif terms := self.pause_terms(request):
             # A pause that ends before the maintenance does becomes one for that.
             ends = Q(paused_until__lt=terms["paused_until"] or LATEST)
-            others = sorted({*every_queue(database())} - {*names.exclude(ends)})
+            others = sorted({*every_queue()} - {*names.exclude(ends)})
             with acting(f"{request.user}{MAINTENANCE}"):
                 self.pause_each(request, others, terms)
 
@@ -259,10 +250,10 @@ class QueueAdmin(NamedRows):
         return pause_all_of(Limit.Scope.QUEUE, name, terms)
 
 
-def every_queue(using: str) -> list[str]:
+def every_queue() -> list[str]:
     """Return the queues that have tasks, workers or a name in the settings."""
-    stored = distinct(Task.objects.using(using), "queue", limit=None)
-    return [*named_queues(using), *served(workers_serving(using=using)), *stored]
+    stored, workers = distinct(plain(), "queue", limit=None), workers_serving(using=database())
+    return [*named_queues(database()), *served(workers), *stored]
 
 
 def queue_row(queue: QueueFigures) -> dict[str, object]:
@@ -424,7 +415,8 @@ def reason_of(task: Any) -> str:
 
 
 def newest_tasks(user: str) -> list[Any]:
-    rows = Task.objects.using(database()).filter(user=user).select_related("ticket", "dead_letter")
+    rows: Any = plain().with_status().filter(user=user)
+    rows = rows.select_related("ticket", "dead_letter")
     rows = rows.defer("payload", "result_text", "dead_letter__message")
     return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
 

@@ -31,6 +31,7 @@ from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
+from django_perfectqueue.store.records.usage import key_for
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.actions import RETRY, may
@@ -208,7 +209,7 @@ def key_of(asked: QueryDict) -> UsageKey:
                 checked(name, names[name], KEY_LENGTH)
     except InvalidTaskError as error:
         raise Http404 from error
-    return statistics.key_of(queue, names.get("type") or None, names.get("user"))
+    return key_for(queue, names.get("type") or None, names.get("user"))
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:

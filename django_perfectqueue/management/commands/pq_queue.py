@@ -11,13 +11,7 @@ from django_perfectqueue import models
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import limits, shares, wording
 from django_perfectqueue.fairness.wording import paused_terms
-from django_perfectqueue.health.queues import (
-    Overview,
-    QueueFigures,
-    named_queues,
-    overview,
-    pauses,
-)
+from django_perfectqueue.health.queues import Overview, QueueFigures, named_queues, overview
 from django_perfectqueue.lib.durations import LONGEST
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import Queue
@@ -33,7 +27,7 @@ from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 def print_queues(command: QueueCommand, found: Overview) -> None:
     """Print the table of all queues."""
-    paused = pauses(found.queues, using=command.queue.using)
+    paused = found.pauses(using=command.queue.using)
     if not command.as_json:
         command.print_table(queue_columns(paused), found.queues)
         return

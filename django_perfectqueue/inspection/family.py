@@ -101,6 +101,9 @@ class FamilyLink:
     state: str
 
 
+Linked = tuple[Relative, FamilyLink]
+
+
 @dataclass(slots=True)
 class Family:
     """
@@ -115,16 +118,14 @@ class Family:
     more: bool = False
 
     @property
-    def parents(self) -> list[tuple[Relative, FamilyLink]]:
+    def parents(self) -> list[Linked]:
         """What it waits for or has waited for, what has failed first."""
-        found = [
-            (self.relatives[link.parent], link) for link in self.links if link.child == self.of
-        ]
         order = ("failed", "awaited", "met")
-        return sorted(found, key=lambda one: order.index(one[1].state))
+        links = sorted(self.links, key=lambda link: order.index(link.state))
+        return [(self.relatives[link.parent], link) for link in links if link.child == self.of]
 
     @property
-    def children(self) -> list[tuple[Relative, FamilyLink]]:
+    def children(self) -> list[Linked]:
         return [(self.relatives[link.child], link) for link in self.links if link.parent == self.of]
 
     @property
@@ -133,9 +134,7 @@ class Family:
         The children that wait for it, or were cancelled as it has not finished; not those that
         join it.
         """
-        return [
-            child for child, link in self.children if link.state != "met" and link.mode != JOINED
-        ]
+        return [one for one, link in self.children if link.state != "met" and link.mode != JOINED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +270,7 @@ def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     return dict(rows.values_list("pk", "name"))
 
 
-def callbacks(
-    batch: int, *, using: str, known: Known | None = None
-) -> list[tuple[Relative, FamilyLink]]:
+def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[Linked]:
     """Return the first MOST tasks that wait for a batch, or have waited for it."""
     [rows] = links_of([("parent_id", -batch)], MOST, using)
     found = relatives([row.child_id for row in rows], using=using, known=known)
@@ -282,10 +279,8 @@ def callbacks(
 
 def members(batches: Iterable[int], *, using: str) -> models.TaskQuerySet:
     """Return the tasks of batches, as a QuerySet with their status."""
-    rows: models.TaskQuerySet = models.Task.objects.using(using).filter(
-        membership__batch_id__in=batches
-    )
-    return rows
+    rows = models.TaskQuerySet(models.Task, using=using).with_status()
+    return rows.filter(membership__batch_id__in=batches)
 
 
 def counts(tasks: models.TaskQuerySet) -> dict[str, int]:

@@ -81,7 +81,7 @@ class BatchAdmin(ReadOnlyAdmin):
         counts = family.counts(tasks)
         known = known_to(request, self.admin_site)
         sees_tasks = cells.sees("task")
-        shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
+        unfinished = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
         inner = known.batches.filter(parent_id=own.pk).order_by("pk")[: family.MOST]
         return {
@@ -93,12 +93,9 @@ class BatchAdmin(ReadOnlyAdmin):
             "progress": found,
             "percent": int(100 * found.part),
             "about": about(own, known),
-            "tasks": shown if sees_tasks else [],
+            "tasks": unfinished if sees_tasks else [],
             "sees_tasks": sees_tasks,
-            "callbacks": [
-                relative_row(one, link)
-                for one, link in family.callbacks(own.pk, using=database(), known=known)
-            ],
+            "callbacks": relative_rows(family.callbacks(own.pk, using=database(), known=known)),
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
                 for one in family.exact(inner)
@@ -158,8 +155,8 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
     found = family.family(task.pk, using=database(), known=known_to(request, site))
     return {
         "graph": graph(found) if 0 < len(found.links) < family.MOST else None,
-        "parents": [relative_row(one, link) for one, link in found.parents],
-        "children": [relative_row(one, link) for one, link in found.children],
+        "parents": relative_rows(found.parents),
+        "children": relative_rows(found.children),
         "family_more": found.more,
         "dependent_verbs": dependent_verbs(task, found, request),
     }
@@ -172,10 +169,9 @@ def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
     return family.Known(tasks.select_related(None).only(*columns), batches)
 
 
-def relative_row(
-    one: family.Relative, link: family.FamilyLink
-) -> tuple[family.Relative, object, object]:
-    return one, linked(one), WORDS[link.mode]
+def relative_rows(pairs: list[family.Linked]) -> list[tuple[family.Relative, object, object]]:
+    """Return relatives, each with its name as a link and in words how it is linked."""
+    return [(one, linked(one), WORDS[link.mode]) for one, link in pairs]
 
 
 def linked(one: family.Relative) -> SafeString | str:

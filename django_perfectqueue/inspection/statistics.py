@@ -275,11 +275,10 @@ def since_release(release: Release, *, using: str) -> SinceRelease:
     whole_hours = Q(span=Bucket.HOUR, start__gte=began - 2 * HOUR, start__lte=began - HOUR)
     minutes = Q(span=Bucket.MINUTE, start__gte=began - HOUR, start__lt=began)
     was = types_of(queues, whole_hours | minutes, using=using)
+    found = types_of(queues, within(began, min(until, began + LONGEST)), using=using)
     changes = [
         TypeChange(before=was.get(key) or made(key, Tally()), after=one)
-        for key, one in types_of(
-            queues, within(began, min(until, began + LONGEST)), using=using
-        ).items()
+        for key, one in found.items()
     ]
     return SinceRelease(
         groups=new_groups(began, until, using=using),

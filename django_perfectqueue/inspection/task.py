@@ -337,10 +337,8 @@ def workflow(story: Story, most: int | None = None) -> Iterator[WorkflowEntry]:
     )
     rows = rows.annotate(answered=Exists(signals)).order_by("pk")
     for row in rows[:most] if most else rows.iterator():
-        is_signal = row.kind == models.Step.Kind.SIGNAL
-        yield WorkflowEntry(
-            row, state_of(row, story.task), senders.get(row.name, "") if is_signal else ""
-        )
+        by = senders.get(row.name, "") if row.kind == models.Step.Kind.SIGNAL else ""
+        yield WorkflowEntry(row, state_of(row, story.task), by)
 
 
 def state_of(row: Any, task: models.Task) -> str:

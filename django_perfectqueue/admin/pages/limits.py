@@ -202,10 +202,8 @@ class LimitForm(RuleForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "name" in self.fields:
-            found = names(using=database()).queues
-            self.fields["name"].widget = Suggesting(
-                [*found, *sorted(known_types(using=database()))]
-            )
+            queues, types = names(using=database()).queues, known_types(using=database())
+            self.fields["name"].widget = Suggesting([*queues, *sorted(types)])
 
     def clean(self) -> dict[str, object]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

@@ -33,7 +33,7 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED
 from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
+from ..parts.base import Extra
 from ..parts.filters import plain, queue_names
 from .limits import RuleAdmin, pause_all_of
 
@@ -55,9 +55,7 @@ class NamedRows(RuleAdmin):
     editable: Sequence[str] = ()
     help: object = ""
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: base.Extra = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         name = request.GET.get(self.named_by)
         if not self.has_view_permission(request) or not self.is_open_for(request, name):
             raise PermissionDenied

@@ -98,7 +98,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "noun_shown": _("queue"),
             "rows": [queue_row(queue) for queue in found.queues],
             "chart": chart(found.minutes, workers=found.workers),
-            "groups": shown_groups(failed[:GROUPS]),
+            "groups": shown_groups(dict(failed[:GROUPS])),
             "received": found.received,
             "release": next(iter(statistics.releases(using=database())), None),
             "held": held_by_one(found, using=database()),
@@ -121,10 +121,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page(request, "overview/release", context)
 
 
-def shown_groups(
-    groups: Iterable[tuple[str, tuple[int, datetime]]],
-) -> list[tuple[str, str, datetime]]:
-    return [(name, cells.bounded(count, LATEST), at) for name, (count, at) in groups]
+def shown_groups(groups: statistics.Groups) -> list[tuple[str, str, datetime]]:
+    return [(name, cells.bounded(count, LATEST), at) for name, (count, at) in groups.items()]
 
 
 def release_page(
@@ -140,7 +138,7 @@ def release_page(
         "release": release,
         "may_retry": may_retry,
         "url": f"{url}?{urlencode(query)}",
-        "groups": shown_groups(found.groups.items()),
+        "groups": shown_groups(found.groups),
         "changes": found.types,
     }
 
@@ -176,10 +174,9 @@ def type_table(
     """Return types in the order that is asked for, below the sum of all."""
     by = asked.get("by", order)
     by = by if by in ORDERS else order
+    labels = {word: label for word, (label, _rank) in ORDERS.items()}
     return {
-        "orders": cells.tabs(
-            {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
-        ),
+        "orders": cells.tabs(labels, by, kept, "by"),
         "over": kept.get("over", "hour"),
         "has_sum": bool(above),
         "types": [(one, total(one)) for one in (*above, *sorted(types, key=ORDERS[by][1]))],

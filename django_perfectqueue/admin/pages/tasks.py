@@ -97,9 +97,7 @@ class TaskAdmin(SteeringAdmin):
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> object:
+    def get_object(self, request: HttpRequest, object_id: str, *given: Any) -> object:
         """Return a task by one statement, with the data that lists leave out."""
         ids = filters.numbers([object_id])
         rows: Any = self.get_queryset(request).filter(pk__in=ids)

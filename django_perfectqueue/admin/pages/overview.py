@@ -68,16 +68,32 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a queue, a type or a user did in the last hour, day or month."""
-        key = key_of(request.GET)
+        asked, over = request.GET, request.GET.get("over", "hour")
+        over = over if over in WINDOWS else "hour"
+        names = {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+        key = key_of(names)
         whose = None if key.type else key.user
         if not request.user.has_perm("perfectqueue.view_overview") or not may_see(request, whose):
             raise PermissionDenied
-        context = period_page(key, request.GET, using=database())
+        found = statistics.period(key, over, using=database())
+        named = [cells.user_name(name) if of == "user" else name for of, name in names.items()]
+        subject = ", ".join(map(printable, filter(None, named)))
+        context: dict[str, object] = {
+            "title": _("Figures"),
+            "subtitle": subject,
+            "original": subject,
+            "names": names,
+            "query": urlencode(names),
+            "is_user": bool(key.user),
+            "windows": cells.tabs(OVER, over, names, "over"),
+            "chart": chart(found.points, FORMS[over]),
+            **type_table(found.types, asked, {**names, "over": over}, [found.total]),
+            "lengths": lengths(found.total),
+        }
         if key.type:
-            found = in_force([f"type:{key.type}"], using=database()).values()
-            context["pause"] = next(map(cells.paused_mark, found), "")
+            limits = in_force([f"type:{key.type}"], using=database()).values()
+            context["pause"] = next(map(cells.paused_mark, limits), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
-            context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
@@ -143,27 +159,6 @@ def release_page(
     }
 
 
-def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
-    """Return what the template shows of the figures that a key stands for."""
-    over = asked.get("over", "hour")
-    over = over if over in WINDOWS else "hour"
-    names = names_in(asked)
-    found = statistics.period(key, over, using=using)
-    named = [cells.user_name(name) if of == "user" else name for of, name in names.items()]
-    subject = ", ".join(map(printable, filter(None, named)))
-    return {
-        "title": _("Figures"),
-        "subtitle": subject,
-        "original": subject,
-        "query": urlencode(names),
-        "is_user": bool(key.user),
-        "windows": cells.tabs(OVER, over, names, "over"),
-        "chart": chart(found.points, FORMS[over]),
-        **type_table(found.types, asked, {**names, "over": over}, [found.total]),
-        "lengths": lengths(found.total),
-    }
-
-
 def type_table(
     types: Iterable[Statistics],
     asked: QueryDict,
@@ -188,17 +183,12 @@ def total(one: Statistics) -> float:
     return one.run.count * (one.run.mean or 0.0)
 
 
-def names_in(asked: QueryDict) -> dict[str, str]:
-    return {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
-
-
-def key_of(asked: QueryDict) -> UsageKey:
+def key_of(names: Mapping[str, str]) -> UsageKey:
     """
     Return whose figures are asked for: a type's, a user's, or those of the whole queue.
 
     Raise Http404 where no queue can have that name.
     """
-    names = names_in(asked)
     try:
         queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
         for name in ("type", "user"):

@@ -72,15 +72,13 @@ def database_findings(using: str) -> Iterator[Finding]:
     yield Finding("tables", True, "Its tables are there.")
 
 
-def findings(
-    queues: Sequence[str], *, using: str, oldest: float | None = None
-) -> Iterator[Finding]:
+def findings(queues: Sequence[str], *, using: str, oldest: float | None) -> Iterator[Finding]:
     """
     Yield whether the tasks of these queues are being run.
 
     Where no queue is given these are all that the settings name and all in which a task is
     due; the former need a worker even while they are empty.
-    ``oldest`` is for how many seconds a task may have been due; without it, that is only
+    ``oldest`` is for how many seconds a task may have been due; of None that is only
     named. Each look is into an index, and reads a bounded number of rows.
     """
     found = list(database_findings(using))

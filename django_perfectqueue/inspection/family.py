@@ -264,10 +264,8 @@ def stops_sequence(task_id: int, *, using: str) -> int | None:
 def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     """Return the names of the batches, by id, that ended with one of these tasks in them."""
     around = batches_around(dead, using=using)
-    rows = models.Batch.objects.using(using).filter(
-        pk__in=around, ended_at__isnull=False, dead__gt=0
-    )
-    return dict(rows.values_list("pk", "name"))
+    failed = models.Batch.objects.using(using).filter(ended_at__isnull=False, dead__gt=0)
+    return dict(failed.filter(pk__in=around).values_list("pk", "name"))
 
 
 def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[Linked]:

@@ -148,9 +148,7 @@ class RuleAdmin(StoredAdmin):
         """
         raise NotImplementedError
 
-    def pause_each(
-        self, request: HttpRequest, some: Any, terms: Mapping[str, object] | None
-    ) -> None:
+    def pause_each(self, request: HttpRequest, some: Any, terms: Mapping[str, Any] | None) -> None:
         """Pause some rows or names, or with empty terms let them go on; None does nothing."""
         if terms is not None:
             what = _("paused") if terms else _("unpaused")

@@ -281,7 +281,6 @@ class DeadLetterAdmin(SteeringAdmin):
         filters.UntilFilter,
         filters.DeadReachFilter,
     ]
-    list_select_related = ["task"]
     ordering = ["-ended_at", "-pk"]
     actions = ["retry", "move", "edit", "purge"]
     status_shown = models.Outcome.FAILED.value

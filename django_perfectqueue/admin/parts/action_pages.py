@@ -90,9 +90,7 @@ class OperationForm(forms.Form):
         return form
 
     @classmethod
-    def of_named(
-        cls, verb: Verb, data: Mapping[str, str], steps: Sequence[str] = ()
-    ) -> OperationForm:
+    def of_named(cls, verb: Verb, data: Mapping[str, str], steps: Sequence[str]) -> OperationForm:
         form = cls(data)
         form.fields = {name: form.fields[name] for name in [verb.field] if name}
         if verb is COPY and len(steps) < 2:

@@ -43,6 +43,7 @@ COUNTED = 10_000
 # So many rows are changed by one request.
 CAP = 1_000
 Extra = dict[str, object] | None
+View = Callable[..., HttpResponse]
 # What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
     "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
@@ -125,7 +126,7 @@ class StoredAdmin(ModelAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add to the rows of a list what is read for all of them together."""
 
-    def view_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+    def view_path(self, route: str, view: View, name: str) -> URLPattern:
         """Return a page of this package's own, by its name in the site."""
         return path(route, self.admin_site.admin_view(view), name=f"perfectqueue_{name}")
 
@@ -144,9 +145,7 @@ class StoredAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return self.is_open(request) and super().has_delete_permission(request, obj)
 
-    def page(
-        self, request: HttpRequest, template: str, context: Mapping[str, object]
-    ) -> HttpResponse:
+    def page(self, request: HttpRequest, name: str, context: Mapping[str, object]) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name
         shown = {
@@ -160,7 +159,7 @@ class StoredAdmin(ModelAdmin):
         }
         if not isinstance(shown["original"], Model):
             shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
-        return TemplateResponse(request, f"admin/perfectqueue/{template}.html", shown)
+        return TemplateResponse(request, f"admin/perfectqueue/{name}.html", shown)
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         """Return what the template shows of a row."""
@@ -193,9 +192,7 @@ class StoredAdmin(ModelAdmin):
             raise PermissionDenied
 
 
-def shown_by(
-    site: admin.AdminSite, view: Callable[..., HttpResponse]
-) -> Callable[..., HttpResponse]:
+def shown_by(site: admin.AdminSite, view: View) -> View:
     """Return a view whose links stay within this site; its reader is who changes what."""
 
     @wraps(view)

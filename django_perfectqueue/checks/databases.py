@@ -81,8 +81,13 @@ def check_database_settings(alias: str) -> Iterator[CheckMessage]:
             " one raises OperationalError.",
             f"Set DATABASES['{alias}']['OPTIONS']['charset'] to '{UTF8}', or leave it out.",
         )
-    if vendor != "postgresql" and options().NOTIFY:
-        yield from notify_problems(alias)
+    if vendor != "postgresql" and options().NOTIFY and (why := unheard(alias)):
+        yield warning(
+            6,
+            f"Submits can't notify workers: {why}. Workers see tasks only when they look.",
+            f"Set {SETTING}['NOTIFY'], or the environment variable TMPDIR, to a folder that workers"
+            f" and those who submit share; or {SETTING}['NOTIFY'] to False.",
+        )
 
 
 def several_hosts(host: str, given: Mapping[str, object]) -> bool:
@@ -134,16 +139,6 @@ def check_routers(alias: str) -> Iterator[CheckMessage]:
             f"{SETTING}['DATABASE'] is '{asked}', but the routers lead to '{found}': migrate makes"
             f" the tables there, too, and Task.objects reads '{found}'.",
             f"Put '{ROUTER}' first in DATABASE_ROUTERS.",
-        )
-
-
-def notify_problems(alias: str) -> Iterator[CheckMessage]:
-    if why := unheard(alias):
-        yield warning(
-            6,
-            f"Submits can't notify workers: {why}. Workers see tasks only when they look.",
-            f"Set {SETTING}['NOTIFY'], or the environment variable TMPDIR, to a folder that workers"
-            f" and those who submit share; or {SETTING}['NOTIFY'] to False.",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from django.conf import settings
 from django.core import checks
@@ -51,7 +51,8 @@ def postgresql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessag
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         if values[name] == "off":
             yield forgetful(alias, name, "off", "on")
-    yield from short_of_patience(alias, "idle_session_timeout", values, unit=1000)
+    patience = int(values.get("idle_session_timeout") or 0) / 1000
+    yield from short_of_patience(alias, "idle_session_timeout", patience)
     level = values["transaction_isolation"]
     is_set = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
     if not is_set and level not in ("read committed", "read uncommitted"):
@@ -77,7 +78,7 @@ def mysql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
         yield read_only(alias, "read_only is on, as on a replica")
     if flush != 1:
         yield forgetful(alias, "innodb_flush_log_at_trx_commit", str(flush), "1")
-    yield from short_of_patience(alias, "wait_timeout", {"wait_timeout": wait})
+    yield from short_of_patience(alias, "wait_timeout", wait)
     cursor.execute(
         "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait') AND Value <> 'OFF'"
     )
@@ -124,11 +125,8 @@ def read_only(alias: str, why: str) -> CheckMessage:
     )
 
 
-def short_of_patience(
-    alias: str, name: str, values: Mapping[str, str | int], *, unit: int = 1
-) -> Iterator[CheckMessage]:
+def short_of_patience(alias: str, name: str, seconds: float) -> Iterator[CheckMessage]:
     """Yield a warning when idle connections are closed sooner than workers use them."""
-    seconds = int(values.get(name) or 0) / unit
     if 0 < seconds < IDLE:
         yield warning(
             17,

@@ -101,7 +101,7 @@ def in_force(keys: Collection[str], *, using: str) -> dict[str, Limit]:
         counted = meters.in_bulk(list(found))
         held = {key: copy(row) for key, row in found.items()}
         for key, row in held.items():
-            row.meter = counted.get(key)
+            row.meter = counted.get(key) or Meter()
         return held
 
     return store.database.with_retries(read, using=using)
@@ -116,7 +116,7 @@ def with_meters(rows: Iterable[Limit], *, using: str) -> list[Limit]:
     meters = Meter.objects.using(using)
     counted = meters.in_bulk([row.key for row in found])
     for row in found:
-        row.meter = counted.get(row.key)
+        row.meter = counted.get(row.key) or Meter()
         if row.is_family:
             # The first ones by name, where many run: no index sorts them by what runs.
             some = meters.filter(key__range=span_of(row.key), running__gt=0)[:MEMBERS_READ]
@@ -128,12 +128,9 @@ def with_meters(rows: Iterable[Limit], *, using: str) -> list[Limit]:
     return found
 
 
-def next_at(row: Limit, metered: datetime | None, now: datetime) -> datetime | None:
-    """
-    Return when the rate lets the next task start; None where it lets it now.
-
-    ``metered`` is the ``next_at`` of its meter.
-    """
+def next_at(row: Limit, now: datetime) -> datetime | None:
+    """Return when the rate lets the next task start by its meter; None where it lets it now."""
+    metered = row.meter.next_at
     if not row.rate or metered is None:
         return None
     interval, burst = row.period / row.rate, row.burst or row.rate

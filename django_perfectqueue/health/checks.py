@@ -72,15 +72,13 @@ def database_findings(using: str) -> Iterator[Finding]:
     yield Finding("tables", True, "Its tables are there.")
 
 
-def findings(
-    queues: Sequence[str], *, using: str, oldest: float | None = None
-) -> Iterator[Finding]:
+def findings(queues: Sequence[str], *, using: str, oldest: float | None) -> Iterator[Finding]:
     """
     Yield whether the tasks of these queues are being run.
 
     Where no queue is given these are all that the settings name and all in which a task is
     due; the former need a worker even while they are empty.
-    ``oldest`` is for how many seconds a task may have been due; without it, that is only
+    ``oldest`` is for how many seconds a task may have been due; of None that is only
     named. Each look is into an index, and reads a bounded number of rows.
     """
     found = list(database_findings(using))
@@ -106,19 +104,12 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
             yield from check_headroom(queue, wait, oldest, workers)
     yield check_handlers(queues, using)
     yield check_clock(overdue(using=using))
-    yield check_counters(last_drift(using))
+    yield check_counters(using)
     yield from check_schedules(using)
     yield check_blocked(using)
     yield check_limits(using)
     yield check_pauses(using)
     yield check_upkeep(workers)
-
-
-def last_drift(using: str) -> float | None:
-    """Return how many seconds ago a worker had to correct a counter of what runs."""
-    drifted = Worker.objects.using(using).filter(drifted_at__isnull=False)
-    row = drifted.order_by("-drifted_at").values_list(ServerNow(), "drifted_at").first()
-    return None if row is None else float((row[0] - row[1]).total_seconds())
 
 
 def check_workers(queue: str, staying: Sequence[Worker]) -> Finding:
@@ -192,7 +183,11 @@ def check_clock(wait: float | None) -> Finding:
     return Finding("clock", False, sentence, known)
 
 
-def check_counters(ago: float | None) -> Finding:
+def check_counters(using: str) -> Finding:
+    """Report how long ago a worker last had to correct a counter of what runs."""
+    drifted = Worker.objects.using(using).filter(drifted_at__isnull=False)
+    row = drifted.order_by("-drifted_at").values_list(ServerNow(), "drifted_at").first()
+    ago = None if row is None else float((row[0] - row[1]).total_seconds())
     known = {"seconds": ago}
     if ago is None or ago > LATELY:
         return Finding("counters", True, "The counters agree with what runs.", known)

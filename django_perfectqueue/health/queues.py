@@ -11,6 +11,7 @@ from django.db.models import Exists, F, OuterRef, Sum
 
 from django_perfectqueue import conf, models
 from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.fairness.limits import in_force
 from django_perfectqueue.inspection.statistics import Groups, by_time, failed_groups
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.inspection.workers import AT_ONCE, WORKERS
@@ -101,8 +102,8 @@ class Overview:
     queues did in each minute.
 
     ``failed`` is why tasks failed within a day, by group, of the LATEST newest, with the time of
-    the latest. ``received`` is who received most in the last five minutes, by queue and user:
-    the attempts that ended, and the seconds. ``late_schedules`` were due a minute ago.
+    the latest. ``received`` is who received most in the last five minutes: queue, user, the
+    attempts that ended, and the seconds. ``late_schedules`` were due a minute ago.
     """
 
     now: datetime
@@ -110,7 +111,7 @@ class Overview:
     workers: list[models.Worker]
     minutes: list[tuple[datetime, Tally]]
     failed: Groups
-    received: dict[tuple[str, str], tuple[int, float]]
+    received: list[tuple[str, str, int, float]]
     late_schedules: int
 
     @property
@@ -121,6 +122,12 @@ class Overview:
     @property
     def is_well(self) -> bool:
         return not self.late_schedules and not self.unwell
+
+    def pauses(self, *, using: str) -> dict[str, models.Limit]:
+        """Return the limits that pause its queues, by the names of these."""
+        paused = {f"queue:{queue.name}": queue.name for queue in self.queues if queue.paused}
+        found = in_force(paused, using=using) if paused else {}
+        return {paused[key]: row for key, row in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,16 +279,13 @@ def minutes_of(queues: Sequence[str], since: datetime, until: datetime, using: s
     ]
 
 
-def received(
-    queues: Sequence[str], now: datetime, using: str
-) -> dict[tuple[str, str], tuple[int, float]]:
+def received(queues: Sequence[str], now: datetime, using: str) -> list[tuple[str, str, int, float]]:
     since = start_of(models.Bucket.MINUTE, now - timedelta(minutes=5))
     rows = models.Usage._default_manager.using(using).filter(
         queue__in=queues, span=models.Bucket.MINUTE, type="", others=False, start__gte=since
     )
     users = rows.values_list("queue", "user").annotate(attempts=Sum("ended"), got=Sum("seconds"))
-    most = users.order_by("-got")[:USERS]
-    return {(queue, user): (attempts, got) for queue, user, attempts, got in most}
+    return list(users.order_by("-got")[:USERS])
 
 
 def parked_types(using: str) -> dict[tuple[str, str], float]:

@@ -19,10 +19,9 @@ def lacks_tables(using: str) -> bool:
     tables = connection.introspection.table_names()
     if Task._meta.db_table not in tables:
         return True
-    recorded = Migration.objects.using(using).filter(app=Task._meta.app_label)
-    if Migration._meta.db_table in tables and expected() <= {
-        *recorded.values_list("name", flat=True)
-    }:
+    rows = Migration.objects.using(using).filter(app=Task._meta.app_label)
+    recorded = rows.values_list("name", flat=True)
+    if Migration._meta.db_table in tables and expected() <= {*recorded}:
         return False
     # Imported where it is needed: it reads the migrations of all apps.
     from django.db.migrations.executor import MigrationExecutor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from django.contrib.auth.decorators import login_not_required
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -49,24 +49,14 @@ def queues(request: HttpRequest) -> HttpResponse:
     It is about each ``queue`` that is named, or else about all.
     """
     try:
-        names, oldest = asked(request.GET)
+        names = [checked("queue", name, QUEUE_LENGTH) for name in request.GET.getlist("queue")]
+        if len(names) > MOST_QUEUES:
+            raise ValueError(f"At most {MOST_QUEUES} queues at once.")
+        given = request.GET.get("oldest")
+        oldest = None if given is None else seconds(given)
     except (ValueError, InvalidTaskError) as error:
         return JsonResponse({"ok": False, "error": str(error)}, status=400)
     return answer(findings(names, using=database(), oldest=oldest))
-
-
-def asked(query: QueryDict) -> tuple[list[str], float | None]:
-    """
-    Return the queues that are asked about, and how long a task may have been due.
-
-    Raise ValueError or InvalidTaskError where that can't be.
-    """
-    names = [checked("queue", name, QUEUE_LENGTH) for name in query.getlist("queue")]
-    if len(names) > MOST_QUEUES:
-        raise ValueError(f"At most {MOST_QUEUES} queues at once.")
-    given = query.get("oldest")
-    oldest = None if given is None else seconds(given)
-    return names, oldest
 
 
 def answer(found: Iterable[Finding]) -> JsonResponse:

@@ -27,6 +27,7 @@ WHENS = {
     SEQUENCE: "sequence",
 }
 JOINED = WHENS[When.JOINED]
+LINK_STATES = {state.value: state.name.lower() for state in models.Dependency.State}
 COLUMNS = ("id", "child_id", "parent_id", "if_failed", "state")
 # The first links of a task to what it waits for, or from what waits for it.
 LINKS = """
@@ -100,6 +101,9 @@ class FamilyLink:
     state: str
 
 
+Linked = tuple[Relative, FamilyLink]
+
+
 @dataclass(slots=True)
 class Family:
     """
@@ -114,16 +118,14 @@ class Family:
     more: bool = False
 
     @property
-    def parents(self) -> list[tuple[Relative, FamilyLink]]:
+    def parents(self) -> list[Linked]:
         """What it waits for or has waited for, what has failed first."""
-        found = [
-            (self.relatives[link.parent], link) for link in self.links if link.child == self.of
-        ]
         order = ("failed", "awaited", "met")
-        return sorted(found, key=lambda one: order.index(one[1].state))
+        links = sorted(self.links, key=lambda link: order.index(link.state))
+        return [(self.relatives[link.parent], link) for link in links if link.child == self.of]
 
     @property
-    def children(self) -> list[tuple[Relative, FamilyLink]]:
+    def children(self) -> list[Linked]:
         return [(self.relatives[link.child], link) for link in self.links if link.parent == self.of]
 
     @property
@@ -132,9 +134,7 @@ class Family:
         The children that wait for it, or were cancelled as it has not finished; not those that
         join it.
         """
-        return [
-            child for child, link in self.children if link.state != "met" and link.mode != JOINED
-        ]
+        return [one for one, link in self.children if link.state != "met" and link.mode != JOINED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,7 @@ def links_of(ends: Sequence[tuple[str, int]], most: int, using: str) -> list[lis
 
 def link(row: models.Dependency) -> FamilyLink:
     known = max(row.state, models.Dependency.State.AWAITED)
-    state = (
-        models.Dependency.State(known).name.lower()
-        if known in models.Dependency.State
-        else str(known)
-    )
+    state = LINK_STATES.get(known, str(known))
     return FamilyLink(row.parent_id, row.child_id, WHENS.get(row.if_failed, "?"), state)
 
 
@@ -268,15 +264,11 @@ def stops_sequence(task_id: int, *, using: str) -> int | None:
 def ended_with(dead: Collection[int], *, using: str) -> dict[int, str]:
     """Return the names of the batches, by id, that ended with one of these tasks in them."""
     around = batches_around(dead, using=using)
-    rows = models.Batch.objects.using(using).filter(
-        pk__in=around, ended_at__isnull=False, dead__gt=0
-    )
-    return dict(rows.values_list("pk", "name"))
+    failed = models.Batch.objects.using(using).filter(ended_at__isnull=False, dead__gt=0)
+    return dict(failed.filter(pk__in=around).values_list("pk", "name"))
 
 
-def callbacks(
-    batch: int, *, using: str, known: Known | None = None
-) -> list[tuple[Relative, FamilyLink]]:
+def callbacks(batch: int, *, using: str, known: Known | None = None) -> list[Linked]:
     """Return the first MOST tasks that wait for a batch, or have waited for it."""
     [rows] = links_of([("parent_id", -batch)], MOST, using)
     found = relatives([row.child_id for row in rows], using=using, known=known)
@@ -285,10 +277,8 @@ def callbacks(
 
 def members(batches: Iterable[int], *, using: str) -> models.TaskQuerySet:
     """Return the tasks of batches, as a QuerySet with their status."""
-    rows: models.TaskQuerySet = models.Task.objects.using(using).filter(
-        membership__batch_id__in=batches
-    )
-    return rows
+    rows = models.TaskQuerySet(models.Task, using=using).with_status()
+    return rows.filter(membership__batch_id__in=batches)
 
 
 def counts(tasks: models.TaskQuerySet) -> dict[str, int]:

@@ -18,13 +18,7 @@ from django_perfectqueue.models import Bucket, Change, DeadLetter, Outcome, Usag
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST, names
-from django_perfectqueue.store.records.usage import (
-    ENDINGS,
-    MOST_TYPES,
-    all_types_key,
-    start_of,
-    type_key,
-)
+from django_perfectqueue.store.records.usage import ENDINGS, MOST_TYPES, key_for, start_of, type_key
 from django_perfectqueue.store.records.usage_read import series, sums
 
 COUNTED = 10_000
@@ -126,10 +120,8 @@ def statistics(
     if type is not None and user is not None:
         raise ValueError("Give a type or a user, not both.")
     day = day or store.records.clock(using=using, now=now).date()
-    usage_key = all_types_key(queue) if type is None else type_key(queue, type)
-    if user is not None:
-        usage_key = UsageKey(queue, others=False, user=user)
-    points = series(usage_key, *span_of(day), using=using)
+    usage_key, since = key_for(queue, type, user), datetime.combine(day, time(), timezone.utc)
+    points = series(usage_key, since, since + timedelta(days=1), using=using)
     tally = Tally.sum(tally for _start, tally in points)
     return made(usage_key, tally, day=day)
 
@@ -215,11 +207,6 @@ def made(usage_key: UsageKey, tally: Tally, *, day: date | None = None) -> Stati
     )
 
 
-def span_of(day: date) -> tuple[datetime, datetime]:
-    since = datetime.combine(day, time(), timezone.utc)
-    return since, since + timedelta(days=1)
-
-
 HOUR = timedelta(hours=1)
 LONGEST = timedelta(days=1)
 GROUPS, RELEASES = 20, 5
@@ -288,11 +275,10 @@ def since_release(release: Release, *, using: str) -> SinceRelease:
     whole_hours = Q(span=Bucket.HOUR, start__gte=began - 2 * HOUR, start__lte=began - HOUR)
     minutes = Q(span=Bucket.MINUTE, start__gte=began - HOUR, start__lt=began)
     was = types_of(queues, whole_hours | minutes, using=using)
+    found = types_of(queues, within(began, min(until, began + LONGEST)), using=using)
     changes = [
         TypeChange(before=was.get(key) or made(key, Tally()), after=one)
-        for key, one in types_of(
-            queues, within(began, min(until, began + LONGEST)), using=using
-        ).items()
+        for key, one in found.items()
     ]
     return SinceRelease(
         groups=new_groups(began, until, using=using),

@@ -83,12 +83,6 @@ def span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def of_attempts(task: models.Task) -> tuple[int | None, str]:
-    """Return what the submit said of attempts: how many, and the backoff in words."""
-    most, kept = (part(task.context, name) for name in OF_ATTEMPTS)
-    return most, waits_in_words(kept)
-
-
 def waits_in_words(kept: Any) -> str:
     """Return a backoff as it is stored in words."""
     if kept is None:
@@ -140,21 +134,36 @@ class Story:
 
     @property
     def episodes(self) -> list[Episode]:
-        return episodes(self.task, self.attempts, self.journals)
+        """Its attempts with their journals, in order; none of attempts not shown."""
+        attempts, ticket = self.attempts, self.ticket
+        tried = {one.row.number: one for one in attempts}
+        known = {journal.number: journal for journal in self.journals}
+        first = attempts[0].row.number if attempts and attempts[0].number > 1 else 0
+        runs = ticket.attempt if ticket and is_held(self.task) else None
+        return [
+            Episode(attempt=tried.get(number), journal=known.get(number), is_running=number == runs)
+            for number in sorted({*tried, *(number for number in known if number >= first)})
+        ]
 
     @property
     def progress(self) -> models.Journal | None:
-        return present(self.task, self.journals)
+        """The journal with its progress; None where it has finished or reported none."""
+        number = (self.ticket or self.task).attempt
+        if self.task.outcome == models.Outcome.FINISHED:
+            return None
+        found = (one for one in self.journals if one.number == number and one.tells_progress)
+        return next(found, None)
 
     def about(self) -> list[Fact]:
         located, origin = self.location, self.origin
-        most, backoff = of_attempts(self.task)
+        # What the submit said of attempts.
+        most, backoff = (part(self.task.context, name) for name in OF_ATTEMPTS)
         return [
             *about(self.task),
             Fact("runs", _("runs on") if located and located.since else _("held by"), located),
             Fact("", _("runs since"), located and located.since),
             Fact("max_attempts", _("most attempts"), most),
-            Fact("backoff", _("backoff"), backoff),
+            Fact("backoff", _("backoff"), waits_in_words(backoff)),
             Fact("tags", _("tags"), self.tags),
             Fact("schedule", _("schedule"), origin),
             Fact("", _("tick"), origin and origin.tick),
@@ -267,21 +276,6 @@ class Episode:
     is_running: bool = False
 
 
-def episodes(
-    task: models.Task, attempts: Sequence[Try], journals: Sequence[models.Journal]
-) -> list[Episode]:
-    """Return a task's attempts with their journals, in order; none of attempts not shown."""
-    tried = {one.row.number: one for one in attempts}
-    known = {journal.number: journal for journal in journals}
-    first = attempts[0].row.number if attempts and attempts[0].number > 1 else 0
-    ticket = ticket_of(task)
-    runs = ticket.attempt if ticket and is_held(task) else None
-    return [
-        Episode(attempt=tried.get(number), journal=known.get(number), is_running=number == runs)
-        for number in sorted({*tried, *(number for number in known if number >= first)})
-    ]
-
-
 # A workflow: what a task has kept and what it waits for, in order.
 
 
@@ -343,10 +337,8 @@ def workflow(story: Story, most: int | None = None) -> Iterator[WorkflowEntry]:
     )
     rows = rows.annotate(answered=Exists(signals)).order_by("pk")
     for row in rows[:most] if most else rows.iterator():
-        is_signal = row.kind == models.Step.Kind.SIGNAL
-        yield WorkflowEntry(
-            row, state_of(row, story.task), senders.get(row.name, "") if is_signal else ""
-        )
+        by = senders.get(row.name, "") if row.kind == models.Step.Kind.SIGNAL else ""
+        yield WorkflowEntry(row, state_of(row, story.task), by)
 
 
 def state_of(row: Any, task: models.Task) -> str:
@@ -364,15 +356,6 @@ def state_of(row: Any, task: models.Task) -> str:
     else:
         word = "answered" if row.answered else "waiting"
     return "ended" if task.outcome and word in ("sleeping", "waiting", "joining") else word
-
-
-def present(task: models.Task, journals: Sequence[models.Journal]) -> models.Journal | None:
-    """Return the journal with a task's progress; None where it has finished or reported none."""
-    ticket = ticket_of(task)
-    number = ticket.attempt if ticket else task.attempt
-    if task.outcome == models.Outcome.FINISHED:
-        return None
-    return next((one for one in journals if one.number == number and one.tells_progress), None)
 
 
 def remark(task: models.Task) -> str:

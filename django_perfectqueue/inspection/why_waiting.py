@@ -211,11 +211,10 @@ class Case:
             return self.paused(Code.QUEUE_PAUSED, self.task.queue, limit)
         if limit.paused:
             return self.paused(Code.LIMIT_PAUSED, name, limit)
-        meter = limit.meter or models.Meter()
-        running = meter.running
+        running = limit.meter.running
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
-        if at := next_at(limit, meter.next_at, self.now):
+        if at := next_at(limit, self.now):
             return Reason(
                 code=Code.LIMIT_RATE,
                 name=name,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection import task as inspected
-from django_perfectqueue.inspection.family import JOINED, Family, FamilyLink, Relative
+from django_perfectqueue.inspection.family import JOINED, Family, FamilyLink, Linked, Relative
 from django_perfectqueue.inspection.why_waiting import Code
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
@@ -130,7 +130,7 @@ def family_facts(found: Family, batch: Batch | None) -> Facts:
     }
 
 
-def relative_facts(pairs: Iterable[tuple[Relative, FamilyLink]]) -> list[Facts]:
+def relative_facts(pairs: Iterable[Linked]) -> list[Facts]:
     return [{**one.facts(), "if_failed": link.mode, "state": link.state} for one, link in pairs]
 
 
@@ -152,7 +152,7 @@ def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str
         yield "batch", f"{batch.name}: {counted(batch)}"
 
 
-def listed(pairs: Sequence[tuple[Relative, FamilyLink]], *, more: bool) -> str:
+def listed(pairs: Sequence[Linked], *, more: bool) -> str:
     """Return the first of some relatives in a line, each with its status and mode."""
     words = [described(one, link) for one, link in pairs[:RELATIVES]]
     if more or len(pairs) > RELATIVES:

@@ -209,19 +209,15 @@ def no_tasks(queue: Queue) -> str:
 def no_group(queue: Queue, group: str) -> str:
     """Say that no task ended for this reason, and for which ones others did."""
     sentence = f"No task of queue '{queue.name}' ended for the reason '{group}'."
-    return sentence + instead(group, groups(queue))
+    letters = models.DeadLetter.objects.using(queue.using).filter(task__queue=queue.name)
+    # In the order of the index of groups.
+    return sentence + instead(group, distinct(letters, "group"))
 
 
 def instead(word: str, words: list[str]) -> str:
     """Return the word that was meant, or else those that there are."""
     listed = ", ".join(f"'{name}'" for name in words[:NAMED])
     return nearest(word, words) or (f" There is {listed}." if words else "")
-
-
-def groups(queue: Queue) -> list[str]:
-    """Return the groups of its dead letters, in the order of the index of groups."""
-    letters = models.DeadLetter.objects.using(queue.using)
-    return distinct(letters.filter(task__queue=queue.name), "group")
 
 
 def neighbours(task: TaskHandle) -> list[str]:

@@ -297,13 +297,11 @@ class ProgressLine:
     def show(self, count: int) -> None:
         if self.lively and time.monotonic() - self.drawn >= EVERY_SECONDS:
             rate = count / max(time.monotonic() - self.began, 1e-6)
-            self.draw(f"{self.text % f'{count:,}'}, {rate:,.0f} a second")
-
-    def draw(self, text: str) -> None:
-        self.drawn = time.monotonic()
-        self.stream.write("\r" + text.ljust(self.shown), str, "")
-        self.stream.flush()
-        self.shown = len(text)
+            text = f"{self.text % f'{count:,}'}, {rate:,.0f} a second"
+            self.drawn = time.monotonic()
+            self.stream.write("\r" + text.ljust(self.shown), str, "")
+            self.stream.flush()
+            self.shown = len(text)
 
     def clear(self) -> None:
         """Wipe the line, so that what is said next stands alone."""

@@ -57,13 +57,6 @@ class Subcommand:
     def summary(self) -> str:
         return inspect.cleandoc(self.call.__doc__ or "").partition("\n")[0]
 
-    def add_to(self, parser: ArgumentParser, metavar: str, help_text: str) -> None:
-        if self.names:
-            nargs = None if self.names == "1" else self.names
-            parser.add_argument("names", metavar=metavar, help=help_text, nargs=nargs)
-        add_flags(parser, self.flags)
-        add_flags(parser, self.terms, given_only=True)
-
 
 class HelpFormatter(RawDescriptionHelpFormatter, base.DjangoHelpFormatter):
     """Leaves the lines of examples as they are, and puts Django's own options last."""
@@ -108,7 +101,11 @@ class NounCommand(QueueCommand):
                 description=verb.summary,
                 formatter_class=base.DjangoHelpFormatter,
             )
-            verb.add_to(own, self.metavar, self.name_help)
+            if verb.names:
+                nargs = None if verb.names == "1" else verb.names
+                own.add_argument("names", metavar=self.metavar, help=self.name_help, nargs=nargs)
+            add_flags(own, verb.flags)
+            add_flags(own, verb.terms, given_only=True)
             # They may also stand after the word; what is given before it counts unless they do.
             for action in shared:
                 again = copy(action)

@@ -88,7 +88,7 @@ class Limit(Pausable):
         TYPE = "type", _("tasks of this type")
         USER = "user", _("tasks of this user")
 
-    meter: Meter | None = None  # set by who lists
+    meter: Meter  # set by who lists
     members: Sequence[Meter] = ()
     clock: datetime  # set by queries
 

@@ -157,7 +157,7 @@ class ScheduleHandle:
     def pause(self, note: str = "", *, by: str = "", now: Now = None) -> None:
         """Submit nothing until unpause(); ticks that wait for the task before are dropped."""
         with self._changed(by, now) as (row, _moment):
-            schedules.pause(row, note, by)
+            schedules.pause(row, note, by or audit.actor.get())
 
     def unpause(self, *, by: str = "", now: Now = None) -> None:
         """Go on with the first tick after now; backfill() makes up what was missed."""

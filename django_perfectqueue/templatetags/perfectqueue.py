@@ -34,8 +34,8 @@ from django_perfectqueue.payload.context import STARS, masked
 register = Library()
 LONGEST = 100_000
 NOTHING = "\N{EN DASH}"
-# The admin site whose page is shown, and the request.
-page_shown: ContextVar[tuple[Any, Any]] = ContextVar("page_shown")
+# The admin site whose page is shown, and the request: elsewhere there is neither.
+page_shown: ContextVar[tuple[Any, Any]] = ContextVar("page_shown", default=(None, None))
 
 
 class AtLeast(int):
@@ -55,13 +55,16 @@ def bounded(count: int, most: int) -> str:
 
 
 def page_url(name: str, *args: object) -> str:
-    """Return the address of a page of this app, in the admin site that the request is for."""
-    return reverse(f"admin:perfectqueue_{name}", args=args, current_app=page_shown.get()[0].name)
+    """Return the address of a page of this app, in the site that is shown or the default one."""
+    site, _request = page_shown.get()
+    return reverse(f"admin:perfectqueue_{name}", args=args, current_app=site and site.name)
 
 
 def sees(model: str) -> bool:
     """Return whether the reader may see the pages of a model, or those of figures."""
     site, request = page_shown.get()
+    if request is None:
+        return False
     if model == "figures":  # of some users where the scope is theirs
         return bool(request.user.has_perm("perfectqueue.view_overview"))
     kind = apps.get_model("perfectqueue", model)

@@ -399,7 +399,7 @@ class NightTests(BrowserCase):
         with self.task("pause everything for a maintenance", 2):
             self.go("Queues")
             self.click("text=Pause everything for a maintenance")
-            self.see("by boss: Maintenance")
+            self.see("by boss (maintenance)")
         with self.task("end the maintenance", 2):
             self.go("Queues")
             self.click("text=End the maintenance")

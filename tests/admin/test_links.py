@@ -1,14 +1,18 @@
 """Pages link only to pages that their reader may see."""
 
 import re
+from contextvars import Context
 from html import unescape
 
+from django.template import Context as TemplateContext
+from django.template import Template
 from django.test import override_settings
 from django.urls import reverse
 
 from django_perfectqueue.fairness import set_limit, set_share
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
+from django_perfectqueue.templatetags.perfectqueue import page_url
 
 from ..factories import failed, register, submit
 from .staff import AdminTestCase, staff
@@ -55,6 +59,15 @@ class LinkTests(AdminTestCase):
             todo = [url for url in found if url not in seen and "/steer/" not in url]
             seen |= set(todo)
         return refused
+
+    def test_where_no_page_of_an_admin_is_shown_there_are_no_links(self):
+        source = "{% load perfectqueue %}{% list_link 'task' 'Tasks' queue='a' %}"
+        shown = Context().run(Template(source).render, TemplateContext())
+        self.assertEqual(shown, "Tasks")
+        address = Context().run(page_url, "task_changelist")
+        self.assertEqual(address, "/admin/perfectqueue/task/")
+        self.client.get(address)
+        self.assertEqual(Template(source).render(TemplateContext()), "Tasks", "nor after one")
 
     def test_a_reader_of_one_kind_of_pages_finds_no_link_to_another(self):
         for model in MODELS:

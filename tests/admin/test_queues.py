@@ -74,7 +74,7 @@ class QueuesTests(AdminTestCase):
 
         response = self.send("pause_all", until="2030-01-01T04:00", note="new disk")
         self.assertEqual(self.reported(response), ["Done: 2 paused."])
-        self.assertContains(response, "until 2030-01-01 04:00, by boss: Maintenance: new disk")
+        self.assertContains(response, "until 2030-01-01 04:00, by boss (maintenance): new disk")
         self.assertTrue(Queue().is_paused() and Queue("served").is_paused())
 
         response = self.send("unpause_all")
@@ -94,6 +94,15 @@ class QueuesTests(AdminTestCase):
         paused = [name for name in ("early", "late", "open") if Queue(name).is_paused()]
         self.assertEqual(paused, ["late", "open"])
         self.assertEqual(self.reported(self.send("pause_all")), ["Done: 3 paused."])
+
+    def test_the_end_of_a_maintenance_leaves_what_a_person_has_paused_meanwhile(self):
+        self.send("pause_all")
+        Queue("by-hand").pause(note="Maintenance: new disk", by="boss")
+        self.send("unpause", self.one("default"))
+        self.send("pause", self.one("default"), note="Maintenance")
+        self.assertNotContains(self.client.get(QUEUES), "End the maintenance")
+        self.client.post(QUEUES, {"unpause_all": ""})
+        self.assertTrue(Queue("by-hand").is_paused() and Queue().is_paused())
 
     def test_a_maintenance_takes_the_permission_to_pause(self):
         self.client.force_login(staff("view_queueshare"))

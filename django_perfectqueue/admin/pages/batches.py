@@ -81,7 +81,7 @@ class BatchAdmin(ReadOnlyAdmin):
         counts = family.counts(tasks)
         known = known_to(request, self.admin_site)
         sees_tasks = cells.sees("task")
-        shown = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
+        unfinished = tasks.exclude(outcome=Outcome.FINISHED).order_by("pk")[:SHOWN]
         verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
         inner = known.batches.filter(parent_id=own.pk).order_by("pk")[: family.MOST]
         return {
@@ -92,13 +92,10 @@ class BatchAdmin(ReadOnlyAdmin):
             "bar": bar(found.total, found.finished, found.dead),
             "progress": found,
             "percent": int(100 * found.part),
-            "about": about(own, request, known),
-            "tasks": shown if sees_tasks else [],
+            "about": about(own, known),
+            "tasks": unfinished if sees_tasks else [],
             "sees_tasks": sees_tasks,
-            "callbacks": [
-                relative_row(one, link, request)
-                for one, link in family.callbacks(own.pk, using=database(), known=known)
-            ],
+            "callbacks": relative_rows(family.callbacks(own.pk, using=database(), known=known)),
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
                 for one in family.exact(inner)
@@ -122,7 +119,7 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
     return cells.bars(label % {"finished": finished, "total": total, "dead": dead}, parts)
 
 
-def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple[object, object]]:
+def about(batch: Batch, known: family.Known) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), cells.tasks_link(printable(batch.queue), queue=batch.queue)),
         (_("user"), printable(batch.user) or cells.NOTHING),
@@ -132,7 +129,7 @@ def about(batch: Batch, request: HttpRequest, known: family.Known) -> list[tuple
         facts.append((_("ended"), cells.moment(batch.ended_at)))
     if batch.parent_id:
         for outer in family.relatives([-batch.parent_id], using=database(), known=known).values():
-            facts.append((_("in batch"), linked(outer, request)))
+            facts.append((_("in batch"), linked(outer)))
     return [*facts, (_("id"), str(batch.pk))]
 
 
@@ -157,9 +154,9 @@ def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, 
     """Return what the template shows; a graph where there are at most MOST tasks."""
     found = family.family(task.pk, using=database(), known=known_to(request, site))
     return {
-        "graph": graph(found, request) if 0 < len(found.links) < family.MOST else None,
-        "parents": [relative_row(one, link, request) for one, link in found.parents],
-        "children": [relative_row(one, link, request) for one, link in found.children],
+        "graph": graph(found) if 0 < len(found.links) < family.MOST else None,
+        "parents": relative_rows(found.parents),
+        "children": relative_rows(found.children),
         "family_more": found.more,
         "dependent_verbs": dependent_verbs(task, found, request),
     }
@@ -172,23 +169,20 @@ def known_to(request: HttpRequest, site: AdminSite) -> family.Known:
     return family.Known(tasks.select_related(None).only(*columns), batches)
 
 
-def relative_row(
-    one: family.Relative, link: family.FamilyLink, request: HttpRequest
-) -> tuple[family.Relative, object, object]:
-    return one, linked(one, request), WORDS[link.mode]
+def relative_rows(pairs: list[family.Linked]) -> list[tuple[family.Relative, object, object]]:
+    """Return relatives, each with its name as a link and in words how it is linked."""
+    return [(one, linked(one), WORDS[link.mode]) for one, link in pairs]
 
 
-def linked(one: family.Relative, request: HttpRequest) -> SafeString | str:
-    name, url = printable(one.key), url_of(one, request)
+def linked(one: family.Relative) -> SafeString | str:
+    name, url = printable(one.key), url_of(one)
     return format_html('<a href="{}">{}</a>', url, name) if url else name
 
 
-def url_of(one: family.Relative, request: HttpRequest) -> str:
+def url_of(one: family.Relative) -> str:
     """Return the URL of a task or a batch; nothing if the person may not see its page."""
     kind = "batch" if one.is_batch else "task"
-    if not request.user.has_perm(f"perfectqueue.view_{kind}"):
-        return ""
-    return cells.page_url(f"{kind}_change", abs(one.id))
+    return cells.page_url(f"{kind}_change", abs(one.id)) if cells.sees(kind) else ""
 
 
 def dependent_verbs(task: Task, found: family.Family, request: HttpRequest) -> list[object]:
@@ -225,7 +219,7 @@ class Node:
         return printable(", ".join(filter(None, [one.key, kind, one.user, one.word])))
 
 
-def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
+def graph(found: family.Family) -> dict[str, object]:
     """Place a task to the right of those that it waits for, and those that wait for it behind."""
     parents, children = found.parents, found.children
     columns = [[one for one, _link in some] for some in (parents, children)]
@@ -237,7 +231,7 @@ def graph(found: family.Family, request: HttpRequest) -> dict[str, object]:
                 relative=one,
                 x=MARGIN + (number - first) * (WIDTH + ACROSS),
                 y=MARGIN + (2 * place + tallest - len(some)) * (HEIGHT + DOWN) // 2,
-                url=url_of(one, request),
+                url=url_of(one),
                 is_own=number == 1,
             )
             for place, one in enumerate(some)

@@ -6,7 +6,6 @@ the pages of shares, limits, weights and schedules have in common: they are edit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -52,9 +51,9 @@ SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("
 class Suggesting(forms.TextInput):
     """A text with a list of what it may be; another one can be typed in, too."""
 
-    def __init__(self, values: Iterable[str], attrs: dict[str, object] | None = None) -> None:
+    def __init__(self, values: Iterable[str]) -> None:
         self.values = list(values)
-        super().__init__({**(attrs or {}), "class": "vTextField"})
+        super().__init__({"class": "vTextField"})
 
     def render(self, name: str, value: object, *given: Any, **options: Any) -> SafeString:
         self.attrs["list"] = f"pq-{name}"
@@ -115,16 +114,10 @@ class RuleAdmin(StoredAdmin):
 
     def save_model(self, request: HttpRequest, obj: Model, form: object, change: bool) -> None:
         self.require_scope(request, obj)
-        with acting(request):
-            obj.save(using=database())
+        obj.save(using=database())
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
-        with acting(request):
-            obj.delete(using=database())
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        with acting(request):
-            queryset.using(database()).delete()
+        obj.delete(using=database())
 
     @admin.action(description=_("Pause"), permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
@@ -148,21 +141,18 @@ class RuleAdmin(StoredAdmin):
             self.message_user(request, " ".join(map(str, error)), messages.ERROR)
         return None
 
-    def set_paused(self, one: Any, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, one: Any, terms: Mapping[str, Any]) -> bool:
         """
         Pause a row, or on a page of names what has this name, or without ``terms`` let it go on;
         return whether it was otherwise.
         """
         raise NotImplementedError
 
-    def pause_each(
-        self, request: HttpRequest, some: Any, terms: Mapping[str, object] | None
-    ) -> None:
+    def pause_each(self, request: HttpRequest, some: Any, terms: Mapping[str, Any] | None) -> None:
         """Pause some rows or names, or with empty terms let them go on; None does nothing."""
         if terms is not None:
-            by = str(request.user)
             what = _("paused") if terms else _("unpaused")
-            self.do_each(request, some, lambda one: self.set_paused(one, terms, by), what)
+            self.do_each(request, some, lambda one: self.set_paused(one, terms), what)
 
     def do_each(
         self, request: HttpRequest, some: Any, act: Callable[[Any], object], what: object
@@ -174,8 +164,7 @@ class RuleAdmin(StoredAdmin):
         chosen, done, failed = list(some[: base.CAP + 1]), 0, False
         for one in chosen[: base.CAP]:
             try:
-                with acting(request):
-                    changed = act(one)
+                changed = act(one)
             except PerfectQueueError as error:
                 self.message_user(request, str(error), messages.ERROR)
                 failed = True
@@ -198,27 +187,21 @@ class RuleAdmin(StoredAdmin):
         return super().history_view(request, object_id, context)
 
 
-def pause_all_of(scope: str, name: str, terms: Mapping[str, Any], by: str) -> bool:
+def pause_all_of(scope: str, name: str, terms: Mapping[str, Any]) -> bool:
     """Pause a queue or a type by its limit, or without ``terms`` let it go on."""
     owner = {"scope": scope, "name": name}
     if not terms:
-        return edit.end_pause(Limit, owner | {"paused": True}, using=database(), by=by)
-    edit.change(Limit, owner, terms, using=database(), by=by)
+        return edit.end_pause(Limit, owner | {"paused": True}, using=database())
+    edit.change(Limit, owner, terms, using=database())
     return True
-
-
-def acting(request: HttpRequest) -> AbstractContextManager[None]:
-    return audit.acting(str(request.user))
 
 
 class LimitForm(RuleForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "name" in self.fields:
-            found = names(using=database()).queues
-            self.fields["name"].widget = Suggesting(
-                [*found, *sorted(known_types(using=database()))]
-            )
+            queues, types = names(using=database()).queues, known_types(using=database())
+            self.fields["name"].widget = Suggesting([*queues, *sorted(types)])
 
     def clean(self) -> dict[str, object]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -276,9 +259,9 @@ class LimitAdmin(RuleAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         with_meters(rows, using=database())
 
-    def set_paused(self, one: Limit | str, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, one: Limit | str, terms: Mapping[str, Any]) -> bool:
         scope, name = (Limit.Scope.TYPE, one) if isinstance(one, str) else (one.scope, one.name)
-        return pause_all_of(scope, name, terms, by)
+        return pause_all_of(scope, name, terms)
 
     named = column(
         _("name"),
@@ -291,10 +274,11 @@ class LimitAdmin(RuleAdmin):
         ordering="name",
     )
     of_scope = column(_("scope"), lambda limit: SCOPES[limit.scope], ordering="scope")
-    running = column(_("running"), lambda limit: limit.meter.running if limit.meter else 0)
+    running = column(_("running"), lambda limit: limit.meter.running)
     names = column(_("names that run"), lambda limit: members_of(limit) or cells.NOTHING)
     rate_in_words = column(_("rate"), lambda limit: rate_of(limit) or cells.NOTHING)
     at_once = column(_("burst"), lambda limit: limit.burst or cells.NOTHING)
+    next = column(_("next start"), lambda limit: cells.short(next_at(limit, timezone.now())))
 
     @admin.display(description=_("tasks"))
     def tasks(self, limit: Limit) -> SafeString | str:
@@ -302,11 +286,6 @@ class LimitAdmin(RuleAdmin):
         if limit.scope == Limit.Scope.NAME or limit.is_family:
             return cells.NOTHING
         return cells.tasks_link(_("tasks"), **{limit.scope: limit.name})
-
-    @admin.display(description=_("next start"))
-    def next(self, limit: Limit) -> SafeString | str:
-        metered = limit.meter.next_at if limit.meter else None
-        return cells.short(next_at(limit, metered, timezone.now()))
 
 
 class KindFilter(ValueFilter):

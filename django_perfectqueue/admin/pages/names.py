@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness import edit, report
-from django_perfectqueue.fairness.limits import in_force
+from django_perfectqueue.fairness.audit import acting
 from django_perfectqueue.fairness.report import MOST, WINDOWS, UserShare, balance, known_users
 from django_perfectqueue.health.queues import QueueFigures, named_queues, overview, served
 from django_perfectqueue.inspection.scope import may_see, scope_of
@@ -26,28 +26,19 @@ from django_perfectqueue.lib.checks import text
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import LATEST
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    EVERYONE,
-    LIVE,
-    Change,
-    FairShare,
-    Limit,
-    QueueShare,
-    Status,
-    Task,
-)
+from django_perfectqueue.models import EVERYONE, LIVE, Change, FairShare, Limit, QueueShare, Status
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import QUEUE_LENGTH
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import COUNTED
 from django_perfectqueue.templatetags import perfectqueue as cells
 
-from ..parts import base
-from ..parts.filters import queue_names
+from ..parts.base import Extra
+from ..parts.filters import plain, queue_names
 from .limits import RuleAdmin, pause_all_of
 
-# The note of a pause begins so where all queues were paused at once.
-MAINTENANCE = "Maintenance"
+# The name of who has paused a queue ends so where all queues were paused at once.
+MAINTENANCE = " (maintenance)"
 # A page has so many rows: more fields than Django takes of a form are none of it.
 ROWS = MOST + report.KNOWN + 1
 TRAIL = 20
@@ -64,9 +55,7 @@ class NamedRows(RuleAdmin):
     editable: Sequence[str] = ()
     help: object = ""
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: base.Extra = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
         name = request.GET.get(self.named_by)
         if not self.has_view_permission(request) or not self.is_open_for(request, name):
             raise PermissionDenied
@@ -102,7 +91,7 @@ class NamedRows(RuleAdmin):
         """Return the row that holds for each of these names."""
         raise NotImplementedError
 
-    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> Model:
+    def change(self, name: str, rule: Any, given: Mapping[str, object]) -> Model:
         """Store values that were edited in place; return the row."""
         raise NotImplementedError
 
@@ -156,7 +145,7 @@ class NamedRows(RuleAdmin):
         for number, name in enumerate(names):
             try:
                 if given := self.edited(request, number, rules[name]):
-                    row = self.change(name, rules[name], given, str(request.user))
+                    row = self.change(name, rules[name], given)
                     self.log_change(request, row, ", ".join(given))
                     changed += 1
             except (ValidationError, ConfigError) as error:
@@ -200,21 +189,18 @@ class QueueAdmin(NamedRows):
 
     def listing(self, request: HttpRequest, name: str | None) -> dict[str, object]:
         found = overview(using=database(), queue=name)
-        queues = [queue.name for queue in found.queues]
-        rules = self.rules(request, queues)
-        keys = {f"queue:{name}": name for name in queues}
-        held = in_force(keys, using=database())
-        paused = {keys[key]: limit for key, limit in held.items() if limit.paused}
-        pauses = {name: cells.paused_mark(limit) for name, limit in paused.items()}
+        rules = self.rules(request, [queue.name for queue in found.queues])
+        paused = found.pauses(using=database())
+        marks = {name: cells.paused_mark(limit) for name, limit in paused.items()}
         serving = [worker for worker in found.workers if name in worker.queues]
         return {
             "rows": [
                 queue_row(one)
                 | self.in_place(request, number, one.name, rules[one.name])
-                | {"pause": pauses.get(one.name, "")}
+                | {"pause": marks.get(one.name, "")}
                 for number, one in enumerate(found.queues)
             ],
-            "is_maintained": any(limit.note.startswith(MAINTENANCE) for limit in paused.values()),
+            "is_maintained": any(one.paused_by.endswith(MAINTENANCE) for one in paused.values()),
             "workers": serving,
             **({} if name is None else self.about(name)),
         }
@@ -242,30 +228,30 @@ class QueueAdmin(NamedRows):
         limits = Limit.objects.using(database()).filter(scope=Limit.Scope.QUEUE, paused=True)
         names = limits.values_list("name", flat=True)
         if "unpause_all" in request.POST:
-            self.pause_each(request, names.filter(note__startswith=MAINTENANCE), {})
+            self.pause_each(request, names.filter(paused_by__endswith=MAINTENANCE), {})
         elif terms := self.pause_terms(request):
-            note = ": ".join(filter(None, [MAINTENANCE, str(terms["note"])]))
             # A pause that ends before the maintenance does becomes one for that.
             ends = Q(paused_until__lt=terms["paused_until"] or LATEST)
-            others = sorted({*every_queue(database())} - {*names.exclude(ends)})
-            self.pause_each(request, others, {**terms, "note": note[:255]})
+            others = sorted({*every_queue()} - {*names.exclude(ends)})
+            with acting(f"{request.user}{MAINTENANCE}"):
+                self.pause_each(request, others, terms)
 
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, QueueShare]:
         rows = QueueShare.objects.using(database()).filter(queue__in=names)
         found = {row.queue: row for row in rows}
         return {name: found.get(name) or QueueShare(queue=name) for name in names}
 
-    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> QueueShare:
-        return edit.change(QueueShare, {"queue": name}, given, using=database(), by=by)
+    def change(self, name: str, rule: Any, given: Mapping[str, object]) -> QueueShare:
+        return edit.change(QueueShare, {"queue": name}, given, using=database())
 
-    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
-        return pause_all_of(Limit.Scope.QUEUE, name, terms, by)
+    def set_paused(self, name: str, terms: Mapping[str, Any]) -> bool:
+        return pause_all_of(Limit.Scope.QUEUE, name, terms)
 
 
-def every_queue(using: str) -> list[str]:
+def every_queue() -> list[str]:
     """Return the queues that have tasks, workers or a name in the settings."""
-    stored = distinct(Task.objects.using(using), "queue", limit=None)
-    return [*named_queues(using), *served(workers_serving(using=using)), *stored]
+    stored, workers = distinct(plain(), "queue", limit=None), workers_serving(using=database())
+    return [*named_queues(database()), *served(workers), *stored]
 
 
 def queue_row(queue: QueueFigures) -> dict[str, object]:
@@ -398,15 +384,15 @@ class UserAdmin(NamedRows):
     def rules(self, request: HttpRequest, names: Sequence[str]) -> Mapping[str, FairShare]:
         return edit.shares_in_force(names, chosen_queue(request), using=database())
 
-    def change(self, name: str, rule: Any, given: Mapping[str, object], by: str) -> FairShare:
+    def change(self, name: str, rule: Any, given: Mapping[str, object]) -> FairShare:
         """Change the share that holds, if it is the user's own, or else that of every queue."""
         queue = rule.queue if rule.pk and rule.user == name else ""
-        return edit.change_share(name, queue, given, using=database(), by=by)
+        return edit.change_share(name, queue, given, using=database())
 
-    def set_paused(self, name: str, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, name: str, terms: Mapping[str, Any]) -> bool:
         if not terms:
-            return edit.unpause_user(name, using=database(), by=by)
-        edit.pause_user(name, terms, using=database(), by=by)
+            return edit.unpause_user(name, using=database())
+        edit.pause_user(name, terms, using=database())
         return True
 
 
@@ -427,7 +413,8 @@ def reason_of(task: Any) -> str:
 
 
 def newest_tasks(user: str) -> list[Any]:
-    rows = Task.objects.using(database()).filter(user=user).select_related("ticket", "dead_letter")
+    rows: Any = plain().with_status().filter(user=user)
+    rows = rows.select_related("ticket", "dead_letter")
     rows = rows.defer("payload", "result_text", "dead_letter__message")
     return list(rows.annotate(clock=ServerNow()).order_by("-pk")[:TASKS])
 

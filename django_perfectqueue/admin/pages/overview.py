@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.limits import in_force
-from django_perfectqueue.health.queues import Overview as Figures
 from django_perfectqueue.health.queues import held_by_one, overview
 from django_perfectqueue.inspection import statistics
 from django_perfectqueue.inspection.scope import may_see
@@ -32,7 +31,7 @@ from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records import Tally, UsageKey
 from django_perfectqueue.store.records.counts import LATEST
-from django_perfectqueue.store.records.usage import all_types_key, type_key
+from django_perfectqueue.store.records.usage import key_for
 from django_perfectqueue.templatetags import perfectqueue as cells
 
 from ..parts.actions import RETRY, may
@@ -69,16 +68,32 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a queue, a type or a user did in the last hour, day or month."""
-        key = key_of(request.GET)
+        asked, over = request.GET, request.GET.get("over", "hour")
+        over = over if over in WINDOWS else "hour"
+        names = {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+        key = key_of(names)
         whose = None if key.type else key.user
         if not request.user.has_perm("perfectqueue.view_overview") or not may_see(request, whose):
             raise PermissionDenied
-        context = period_page(key, request.GET, using=database())
+        found = statistics.period(key, over, using=database())
+        named = [cells.user_name(name) if of == "user" else name for of, name in names.items()]
+        subject = ", ".join(map(printable, filter(None, named)))
+        context: dict[str, object] = {
+            "title": _("Figures"),
+            "subtitle": subject,
+            "original": subject,
+            "names": names,
+            "query": urlencode(names),
+            "is_user": bool(key.user),
+            "windows": cells.tabs(OVER, over, names, "over"),
+            "chart": chart(found.points, FORMS[over]),
+            **type_table(found.types, asked, {**names, "over": over}, [found.total]),
+            "lengths": lengths(found.total),
+        }
         if key.type:
-            found = in_force([f"type:{key.type}"], using=database()).values()
-            context["pause"] = next(map(cells.paused_mark, found), "")
+            limits = in_force([f"type:{key.type}"], using=database()).values()
+            context["pause"] = next(map(cells.paused_mark, limits), "")
             context["is_pausable"] = may_see(request, None) and request.user.has_perms(PAUSES)
-            context["names"] = names_in(request.GET)
         return self.page(request, "overview/period", context)
 
     def changelist_view(self, request: HttpRequest, extra_context: Extra = None) -> HttpResponse:
@@ -86,15 +101,23 @@ class OverviewAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = overview(using=database())
+        failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
         hour = statistics.within(found.now - timedelta(hours=1), found.now)
         names = [queue.name for queue in found.queues]
         types = statistics.types_of(names, hour, using=database()).values()
         context = {
             "title": _("Overview"),
             "original": _("All queues"),
+            "found": found,
+            "unwell": ", ".join(map(printable, found.unwell)),
+            "noun": "queue",
+            "noun_shown": _("queue"),
+            "rows": [queue_row(queue) for queue in found.queues],
+            "chart": chart(found.minutes, workers=found.workers),
+            "groups": shown_groups(dict(failed[:GROUPS])),
+            "received": found.received,
             "release": next(iter(statistics.releases(using=database())), None),
             "held": held_by_one(found, using=database()),
-            **page(found),
             **type_table(types, request.GET, {}, order="time"),
             **(extra_context or {}),
         }
@@ -114,21 +137,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page(request, "overview/release", context)
 
 
-def page(found: Figures) -> dict[str, object]:
-    """Return what the template shows."""
-    failed = sorted(found.failed.items(), key=lambda group: group[1][1], reverse=True)
-    return {
-        "found": found,
-        "unwell": ", ".join(map(printable, found.unwell)),
-        "noun": "queue",
-        "noun_shown": _("queue"),
-        "rows": [queue_row(queue) for queue in found.queues],
-        "chart": chart(found.minutes, workers=found.workers),
-        "groups": [
-            (name, cells.bounded(count, LATEST), at) for name, (count, at) in failed[:GROUPS]
-        ],
-        "received": [(*owner, *received) for owner, received in found.received.items()],
-    }
+def shown_groups(groups: statistics.Groups) -> list[tuple[str, str, datetime]]:
+    return [(name, cells.bounded(count, LATEST), at) for name, (count, at) in groups.items()]
 
 
 def release_page(
@@ -144,31 +154,8 @@ def release_page(
         "release": release,
         "may_retry": may_retry,
         "url": f"{url}?{urlencode(query)}",
-        "groups": [
-            (name, cells.bounded(count, LATEST), at) for name, (count, at) in found.groups.items()
-        ],
+        "groups": shown_groups(found.groups),
         "changes": found.types,
-    }
-
-
-def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, object]:
-    """Return what the template shows of the figures that a key stands for."""
-    over = asked.get("over", "hour")
-    over = over if over in WINDOWS else "hour"
-    names = names_in(asked)
-    found = statistics.period(key, over, using=using)
-    named = [cells.user_name(name) if of == "user" else name for of, name in names.items()]
-    subject = ", ".join(map(printable, filter(None, named)))
-    return {
-        "title": _("Figures"),
-        "subtitle": subject,
-        "original": subject,
-        "query": urlencode(names),
-        "is_user": bool(key.user),
-        "windows": cells.tabs(OVER, over, names, "over"),
-        "chart": chart(found.points, FORMS[over]),
-        **type_table(found.types, asked, {**names, "over": over}, [found.total]),
-        "lengths": lengths(found.total),
     }
 
 
@@ -182,10 +169,9 @@ def type_table(
     """Return types in the order that is asked for, below the sum of all."""
     by = asked.get("by", order)
     by = by if by in ORDERS else order
+    labels = {word: label for word, (label, _rank) in ORDERS.items()}
     return {
-        "orders": cells.tabs(
-            {word: label for word, (label, _rank) in ORDERS.items()}, by, kept, "by"
-        ),
+        "orders": cells.tabs(labels, by, kept, "by"),
         "over": kept.get("over", "hour"),
         "has_sum": bool(above),
         "types": [(one, total(one)) for one in (*above, *sorted(types, key=ORDERS[by][1]))],
@@ -197,17 +183,12 @@ def total(one: Statistics) -> float:
     return one.run.count * (one.run.mean or 0.0)
 
 
-def names_in(asked: QueryDict) -> dict[str, str]:
-    return {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
-
-
-def key_of(asked: QueryDict) -> UsageKey:
+def key_of(names: Mapping[str, str]) -> UsageKey:
     """
     Return whose figures are asked for: a type's, a user's, or those of the whole queue.
 
     Raise Http404 where no queue can have that name.
     """
-    names = names_in(asked)
     try:
         queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
         for name in ("type", "user"):
@@ -215,11 +196,7 @@ def key_of(asked: QueryDict) -> UsageKey:
                 checked(name, names[name], KEY_LENGTH)
     except InvalidTaskError as error:
         raise Http404 from error
-    if names.get("type"):
-        return type_key(queue, names["type"])
-    if "user" in names:
-        return UsageKey(queue, others=False, user=names["user"])
-    return all_types_key(queue)
+    return key_for(queue, names.get("type") or None, names.get("user"))
 
 
 def lengths(found: Statistics) -> list[tuple[str, int, int]]:

@@ -302,17 +302,16 @@ class ScheduleAdmin(RuleAdmin):
             raise PermissionDenied
         self.require_scope(request, obj)
         schedules = Schedules(using=database())
-        by = str(request.user)
         if stored:
             form.terms["context"] = stored.surroundings
-        row = schedules.put(obj.name, obj.type, form.payload_data(), by=by, **form.terms).row()
+        row = schedules.put(obj.name, obj.type, form.payload_data(), **form.terms).row()
         obj.pk, obj._state.db = row.pk, database()
         ticks = ", ".join(cells.moment(tick) for tick in schedules[obj.name].next(NEXT))
         if ticks:
             self.message_user(request, gettext("The next ticks: %s.") % ticks, messages.INFO)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        Schedules(using=database())[obj.name].delete(by=str(request.user))
+        Schedules(using=database())[obj.name].delete()
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         for row in queryset:
@@ -320,24 +319,20 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.action(description=_("Run now"), permissions=["change"])
     def run(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        by = str(request.user)
-
-        def trigger(row: Schedule) -> None:
-            Schedules(using=database())[row.name].trigger(by=by)
-
-        self.do_each(request, queryset, trigger, _("run now"))
+        schedules = Schedules(using=database())
+        self.do_each(request, queryset, lambda row: schedules[row.name].trigger(), _("run now"))
 
     def pause_terms(self, request: HttpRequest) -> dict[str, object]:
         return {"paused": True, "note": request.POST.get("note", "")}
 
-    def set_paused(self, one: Schedule, terms: Mapping[str, Any], by: str) -> bool:
+    def set_paused(self, one: Schedule, terms: Mapping[str, Any]) -> bool:
         schedule, note = Schedules(using=database())[one.name], terms.get("note", "")
         if (one.paused, one.note) == (bool(terms), note):
             return False
         if terms:
-            schedule.pause(note, by=by)
+            schedule.pause(note)
         else:
-            schedule.unpause(by=by)
+            schedule.unpause()
         return True
 
     def steer_view(self, request: HttpRequest, pk: int, verb: str) -> HttpResponse:

@@ -97,9 +97,7 @@ class TaskAdmin(SteeringAdmin):
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> object:
+    def get_object(self, request: HttpRequest, object_id: str, *given: Any) -> object:
         """Return a task by one statement, with the data that lists leave out."""
         ids = filters.numbers([object_id])
         rows: Any = self.get_queryset(request).filter(pk__in=ids)
@@ -127,6 +125,8 @@ class TaskAdmin(SteeringAdmin):
         return Q(pk__in=filters.ids_by_key(term, request))
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
+        story = Story(row, using=database(), most=ATTEMPTS)
+        kept = list(workflow(story, STEPS + 1))
         relatives = family_page(row, request, self.admin_site)
         verbs = [
             verb
@@ -136,7 +136,23 @@ class TaskAdmin(SteeringAdmin):
         return {
             "verbs": verbs,
             "is_watched": row.is_watched,
-            **task_story(row, using=database(), sees_all=may_see(request, None)),
+            "badge": cells.badge(row.status),
+            # Names of other users' tasks are only for who may see everyone's.
+            "sentences": sentences(story, sees_all=may_see(request, None)),
+            "about": shown_facts(story, story.about()),
+            "batch": row.known_batch,
+            "batch_name": printable(row.batch_name or ""),
+            "times": shown_facts(story, story.times()),
+            "line": shown_facts(story, story.counts()) if story.ticket else [],
+            "letter": story.letter,
+            "kept": [(one, shown_facts(story, one.facts())) for one in kept[:STEPS]],
+            "kept_more": len(kept) > STEPS,
+            "kept_shown": STEPS,
+            "actions": story.actions,
+            "progress": story.progress,
+            "attempts": story.episodes,
+            "attempts_shown": ATTEMPTS,
+            "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
             **self.signals(request, row),
             **relatives,
         }
@@ -265,7 +281,6 @@ class DeadLetterAdmin(SteeringAdmin):
         filters.UntilFilter,
         filters.DeadReachFilter,
     ]
-    list_select_related = ["task"]
     ordering = ["-ended_at", "-pk"]
     actions = ["retry", "move", "edit", "purge"]
     status_shown = models.Outcome.FAILED.value
@@ -329,31 +344,6 @@ def narrowed(letter: models.DeadLetter, name: str, shown: SafeString | None = No
     value = getattr(letter.task, name)
     query = urlencode({"status": letter.status, name: value})
     return format_html('<a href="?{}">{}</a>', query, shown or printable(value))
-
-
-def task_story(task: Any, *, using: str, sees_all: bool = True) -> dict[str, Any]:
-    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
-    story = Story(task, using=using, most=ATTEMPTS)
-    kept = list(workflow(story, STEPS + 1))
-    letter = story.letter
-    return {
-        "badge": cells.badge(task.status),
-        "sentences": sentences(story, sees_all),
-        "about": shown_facts(story, story.about()),
-        "batch": task.known_batch,
-        "batch_name": printable(task.batch_name or ""),
-        "times": shown_facts(story, story.times()),
-        "line": shown_facts(story, story.counts()) if story.ticket else [],
-        "letter": letter,
-        "kept": [(one, shown_facts(story, one.facts())) for one in kept[:STEPS]],
-        "kept_more": len(kept) > STEPS,
-        "kept_shown": STEPS,
-        "actions": story.actions,
-        "progress": story.progress,
-        "attempts": story.episodes,
-        "attempts_shown": ATTEMPTS,
-        "attempts_hidden": bool(story.attempts) and story.attempts[0].number > 1,
-    }
 
 
 def shown_facts(story: Story, facts: Sequence[Fact]) -> list[tuple[str, object]]:

@@ -137,9 +137,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         lines = [[line(worker, *one)] for one in tasks[:TASKS]]
         if len(tasks) > TASKS:
             lines.append([format_html("{}", gettext("and %d more") % (len(tasks) - TASKS))])
-        return format_html(
-            '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
-        )
+        items = format_html_join("", "<li>{}</li>", lines)
+        return format_html('<ul class="pq-runs">{}</ul>', items)
 
     seen = column(_("seen"), lambda worker: cells.ago(worker.seen_at))
 
@@ -148,9 +147,8 @@ def line(worker: Any, state: ProcessorState, task: Assignment) -> SafeString:
     """Return one task that runs, with a link to it as long as it is stored."""
     where = gettext("processor %(number)d, pid %(pid)d") % state
     lasts = cells.duration((worker.clock - task.since).total_seconds())
-    words = ", ".join(
-        filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
-    )
+    parts = [printable(task.type), printable(task.user), lasts, task.how_far]
+    words = ", ".join(filter(None, parts))
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)

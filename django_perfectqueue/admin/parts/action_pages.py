@@ -90,9 +90,7 @@ class OperationForm(forms.Form):
         return form
 
     @classmethod
-    def of_named(
-        cls, verb: Verb, data: Mapping[str, str], steps: Sequence[str] = ()
-    ) -> OperationForm:
+    def of_named(cls, verb: Verb, data: Mapping[str, str], steps: Sequence[str]) -> OperationForm:
         form = cls(data)
         form.fields = {name: form.fields[name] for name in [verb.field] if name}
         if verb is COPY and len(steps) < 2:
@@ -229,7 +227,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         across = request.POST.get("select_across") == "1" and len(ids) > base.CAP
         if across and verb.does in BULK:
             return HttpResponseRedirect(self.bulk_url(request.GET, verb=verb.does))
-        if verb.asks(len(ids)):
+        if len(ids) > verb.asks_above:
             return self.ask(request, verb, ids, back=request.get_full_path())
         if ids:
             self.carry_out(request, verb, ids, Operation(verb=verb.does, by=str(request.user)))
@@ -249,7 +247,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             ids = numbers(request.POST.get("ids", "").split(","))
         steps, operation = self.steps(request, verb, ids), None
         form = OperationForm.of_named(verb, request.POST, steps)
-        if "_do" in request.POST or not (group is not None or verb.asks(len(ids))):
+        if "_do" in request.POST or (group is None and len(ids) <= verb.asks_above):
             operation = form.operation(request, verb=verb.does)
         if operation is None:
             return self.ask(request, verb, ids, back=back, group=group, form=form)

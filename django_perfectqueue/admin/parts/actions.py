@@ -47,14 +47,6 @@ class Verb:
     asks_above: int = 0
     field: Literal["", "to", "patch", "from_step"] = ""
 
-    def asks(self, count: int) -> bool:
-        """Return whether this number of tasks needs a confirmation."""
-        return count > self.asks_above
-
-    @property
-    def permission(self) -> str:
-        return f"perfectqueue.{self.name}_task"
-
 
 UNFIT = _("%d waiting, running or blocked")
 AWAITED = _("%d that others wait for: its page cancels it with them")
@@ -184,7 +176,7 @@ def bulk_verbs(request: HttpRequest, status: str = "") -> list[str]:
 
 
 def may(request: HttpRequest, verb: Verb) -> bool:
-    return bool(request.user.has_perm(verb.permission))
+    return bool(request.user.has_perm(f"perfectqueue.{verb.name}_task"))
 
 
 def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str) -> Selection:

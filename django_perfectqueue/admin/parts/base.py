@@ -13,7 +13,9 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
+from django.core.signals import request_finished
 from django.db.models import Model, Q, QuerySet
+from django.dispatch import receiver
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -22,6 +24,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.fairness.audit import acting
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
@@ -40,6 +43,7 @@ COUNTED = 10_000
 # So many rows are changed by one request.
 CAP = 1_000
 Extra = dict[str, object] | None
+View = Callable[..., HttpResponse]
 # What Django's template of a form asks for, and on our own pages is not so.
 NO_FORM = (
     "add", "change", "is_popup", "save_as", "has_add_permission", "has_change_permission",
@@ -122,7 +126,7 @@ class StoredAdmin(ModelAdmin):
     def complete(self, request: HttpRequest, rows: Any) -> None:
         """Add to the rows of a list what is read for all of them together."""
 
-    def view_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+    def view_path(self, route: str, view: View, name: str) -> URLPattern:
         """Return a page of this package's own, by its name in the site."""
         return path(route, self.admin_site.admin_view(view), name=f"perfectqueue_{name}")
 
@@ -141,22 +145,21 @@ class StoredAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return self.is_open(request) and super().has_delete_permission(request, obj)
 
-    def page(
-        self, request: HttpRequest, template: str, context: Mapping[str, object]
-    ) -> HttpResponse:
+    def page(self, request: HttpRequest, name: str, context: Mapping[str, object]) -> HttpResponse:
         """Return a page of this package's own; its breadcrumbs end with ``original``."""
         request.current_app = self.admin_site.name
-        everywhere = {
+        shown = {
             **self.admin_site.each_context(request),
             **dict.fromkeys(NO_FORM, False),
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,
+            "original": context["title"],
+            **context,
         }
-        shown = {**everywhere, "original": context["title"], **context}
         if not isinstance(shown["original"], Model):
             shown["original"] = str(shown["original"])  # another admin's skin takes no lazy text
-        return TemplateResponse(request, f"admin/perfectqueue/{template}.html", shown)
+        return TemplateResponse(request, f"admin/perfectqueue/{name}.html", shown)
 
     def story(self, request: HttpRequest, row: Any) -> dict[str, object]:
         """Return what the template shows of a row."""
@@ -189,17 +192,22 @@ class StoredAdmin(ModelAdmin):
             raise PermissionDenied
 
 
-def shown_by(
-    site: admin.AdminSite, view: Callable[..., HttpResponse]
-) -> Callable[..., HttpResponse]:
-    """Return a view whose links stay within this site."""
+def shown_by(site: admin.AdminSite, view: View) -> View:
+    """Return a view whose links stay within this site; its reader is who changes what."""
 
     @wraps(view)
     def show(request: HttpRequest, *args: object, **words: object) -> HttpResponse:
         cells.page_shown.set((site, request))
-        return view(request, *args, **words)
+        with acting(str(request.user)):
+            return view(request, *args, **words)
 
     return show
+
+
+@receiver(request_finished)
+def forget_page(**kwargs: object) -> None:
+    """Forget whose page was shown, so that the thread's next request is not taken for it."""
+    cells.page_shown.set((None, None))
 
 
 class ReadOnlyAdmin(StoredAdmin):

@@ -350,11 +350,9 @@ def known(name: str, start: str, request: HttpRequest) -> list[str]:
     in_order = {"user": plain().exclude(user=""), "tag": models.Tag.objects.using(database())}
     if scope_of(request) is None and name in in_order:
         return distinct(in_order[name].filter(models.begins(name, start)), name, limit=KNOWN)
-    newest = in_scope(plain(), request, "user").order_by("-pk")[:FOUND]
+    rows: QuerySet[Any] = in_scope(plain(), request, "user").order_by("-pk")[:FOUND]
     if name == "tag":
-        rows = in_order["tag"].filter(task_id__in=[*newest.values_list("pk", flat=True)])
-    else:
-        rows = newest
+        rows = in_order["tag"].filter(task_id__in=[*rows.values_list("pk", flat=True)])
     values = set(rows.values_list(name, flat=True)) - {""}
     return sorted(value for value in values if value.startswith(start))[:KNOWN]
 

@@ -43,73 +43,68 @@ def list_batches(command: NounCommand, options: CommandOptions) -> None:
 
 def show(command: NounCommand, options: CommandOptions) -> None:
     """Show their progress, callbacks, and tasks that have not finished."""
+    using = command.queue.using
     for batch in named(command):
-        show_one(command, batch)
+        [row] = family.exact(family.summed(models.Batch.objects.using(using).filter(pk=batch.id)))
+        called = family.callbacks(batch.id, using=using)
+        within = store.dependencies.batches_within(batch.id, using=using)
+        tasks = family.members(within, using=using)
+        statuses, inner = family.counts(tasks), batch.inner()
+        if command.as_json:
+            found = facts.batch_facts(batch) | picked(row, "created_at", "ended_at", "stopped")
+            found |= {"statuses": statuses, "batches": [facts.batch_facts(one) for one in inner]}
+            command.print_json(found | {"callbacks": facts.relative_facts(called)})
+            continue
+        command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
+        command.print_fields(
+            [
+                ("status", family.BATCH_STATES[family.state_of(row)]),
+                ("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}"),
+                ("statuses", in_words(statuses)),
+                ("user", batch.user),
+                ("created", row.created_at),
+                ("ended", row.ended_at),
+                *(("has batch", f"{one.name}: {facts.counted(one)}") for one in inner),
+                *(("callback", facts.listed([pair], more=False)) for pair in called),
+            ]
+        )
+        unfinished = tasks.exclude(outcome="finished").order_by("pk")[:SAMPLE]
+        pq_task.print_sample(command, map(pq_task.sample_row, unfinished))
 
 
 def named(command: NounCommand) -> list[Batch]:
     return [batch_named(command.queue, name) for name in command.options["names"]]
 
 
-def show_one(command: NounCommand, batch: Batch) -> None:
-    using = batch.using
-    [row] = family.exact(family.summed(models.Batch.objects.using(using).filter(pk=batch.id)))
-    called = family.callbacks(batch.id, using=using)
-    tasks = family.members(store.dependencies.batches_within(batch.id, using=using), using=using)
-    statuses, inner = family.counts(tasks), batch.inner()
-    if command.as_json:
-        times = picked(row, "created_at", "ended_at", "stopped")
-        more = {"statuses": statuses, "batches": [facts.batch_facts(one) for one in inner]}
-        command.print_json(
-            {**facts.batch_facts(batch), **times, **more, "callbacks": facts.relative_facts(called)}
-        )
-        return
-    command.print_title(f"Batch '{batch.name}' in queue '{batch.queue.name}'")
-    command.print_fields(
-        [
-            ("status", family.BATCH_STATES[family.state_of(row)]),
-            ("progress", f"{bar(batch.progress().part)}, {facts.counted(batch)}"),
-            ("statuses", in_words(statuses)),
-            ("user", batch.user),
-            ("created", row.created_at),
-            ("ended", row.ended_at),
-            *(("has batch", f"{one.name}: {facts.counted(one)}") for one in inner),
-            *(("callback", facts.listed([pair], more=False)) for pair in called),
-        ]
-    )
-    unfinished = tasks.exclude(outcome="finished").order_by("pk")[:SAMPLE]
-    pq_task.print_sample(command, map(pq_task.sample_row, unfinished))
-
-
 def cancel(command: NounCommand, options: CommandOptions) -> None:
     """Take no more tasks, cancel those that wait, ask the others to stop."""
-    for batch in named(command):
-        steer("cancel", command, batch)
+    steer("cancel", command)
 
 
 def retry(command: NounCommand, options: CommandOptions) -> None:
     """Put their failed, cancelled and expired tasks back."""
+    steer("retry", command)
+
+
+def steer(verb: Literal["cancel", "retry"], command: NounCommand) -> None:
+    using = command.queue.using
     for batch in named(command):
-        steer("retry", command, batch)
-
-
-def steer(verb: Literal["cancel", "retry"], command: NounCommand, batch: Batch) -> None:
-    ids = store.dependencies.batches_within(batch.id, using=batch.using)
-    tasks = family.members(ids, using=batch.using).filter(ANY[verb]).order_by("pk")
-    found = seen(tasks)
-    if command.options["dry_run"]:
-        pq_task.print_preview(command, Operation(verb=verb), found)
-        return
-    command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', found.total)}")
-    names = list(tasks.values_list("queue", "key")[:SIGNED])
-    count, asked = batch.cancel_request() if verb == "cancel" else (batch.retry(), 0)
-    store.records.sign(names, pq_task.DONE[verb][-1], by=person(), using=batch.using)
-    word = pq_task.DONE[verb][0]
-    done = {"name": batch.name, "done": word, "tasks": count}
-    text = pq_task.counted(word, count)
-    if asked:
-        text += f" {pq_task.counted('requested', asked)}"
-    command.answer(done | ({"asked": asked} if verb == "cancel" else {}), text)
+        ids = store.dependencies.batches_within(batch.id, using=using)
+        tasks = family.members(ids, using=using).filter(ANY[verb]).order_by("pk")
+        found = seen(tasks)
+        if command.options["dry_run"]:
+            pq_task.print_preview(command, Operation(verb=verb), found)
+            continue
+        command.confirm(f"Batch '{batch.name}': {pq_task.counted(f'would {verb}', found.total)}")
+        names = list(tasks.values_list("queue", "key")[:SIGNED])
+        count, asked = batch.cancel_request() if verb == "cancel" else (batch.retry(), 0)
+        store.records.sign(names, pq_task.DONE[verb][-1], by=person(), using=using)
+        word = pq_task.DONE[verb][0]
+        done = {"name": batch.name, "done": word, "tasks": count}
+        text = pq_task.counted(word, count)
+        if asked:
+            text += f" {pq_task.counted('requested', asked)}"
+        command.answer(done | ({"asked": asked} if verb == "cancel" else {}), text)
 
 
 def in_words(statuses: dict[str, int]) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from datetime import datetime
 from functools import partial
 
 from django.core.management.base import CommandError
@@ -104,23 +103,15 @@ def owner_of(text: str) -> CommandOptions:
     return limits.owner(scope, name)
 
 
-def running(row: Limit) -> int:
-    return row.meter.running if row.meter else 0
-
-
-def next_at(row: Limit) -> datetime | None:
-    return limits.next_at(row, row.meter.next_at if row.meter else None, row.clock)
-
-
 def next_start(row: Limit) -> str:
     """Return when the next task may start; each name of a family has its own time."""
     if row.is_family or row.paused or row.max_running == 0:
         return "-"
-    if row.max_running is not None and running(row) >= row.max_running:
+    if row.max_running is not None and row.meter.running >= row.max_running:
         return "when one ends"
     if row.rate is None:
         return "-"
-    at = next_at(row)
+    at = limits.next_at(row, row.clock)
     return f"in {short_duration((at - row.clock).total_seconds())}" if at else "now"
 
 
@@ -132,11 +123,11 @@ def remarks(row: Limit) -> str:
 
 COLUMNS: list[Column[Limit]] = [
     Column("limit", "limit", lambda row: row.key, elastic=True),
-    Column("running", "running", running, right=True),
+    Column("running", "running", lambda row: row.meter.running, right=True),
     Column("at most", "max_running", right=True),
     Column("rate", "rate", shown=lambda row: wording.rate_of(row) or "-"),
     Column("at once", "burst", right=True),
-    Column("next", "next_at", next_at, next_start),
+    Column("next", "next_at", lambda row: limits.next_at(row, row.clock), next_start),
     Column("", "origin", wording.origin_of, remarks, elastic=True),
     Column(None, "members", lambda row: {one.key: one.running for one in row.members}),
     *unseen("scope", "name", "period", *PAUSED),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 
@@ -25,16 +25,9 @@ from ..terminal import Column, Facts, ProgressLine, bounded, duration, or_more, 
 from ..verbs import PAUSED, NounCommand, RuleCommand, Subcommand
 
 
-def pauses(queues: Iterable[QueueFigures], *, using: str) -> dict[str, models.Limit]:
-    """Return the limits that pause queues, by their names."""
-    paused = {f"queue:{queue.name}": queue.name for queue in queues if queue.paused}
-    found = limits.in_force(paused, using=using) if paused else {}
-    return {paused[key]: row for key, row in found.items()}
-
-
 def print_queues(command: QueueCommand, found: Overview) -> None:
     """Print the table of all queues."""
-    paused = pauses(found.queues, using=command.queue.using)
+    paused = found.pauses(using=command.queue.using)
     if not command.as_json:
         command.print_table(queue_columns(paused), found.queues)
         return

@@ -168,8 +168,7 @@ def do_backfill(command: NounCommand, options: CommandOptions) -> None:
         command.confirm(submitted(ticks, "would be"))
     ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
     if command.as_json:
-        facts = {"name": schedule.name, "dry_run": dry_run}
-        command.print_json({**facts, "ticks": ticks})
+        command.print_json({"name": schedule.name, "dry_run": dry_run, "ticks": ticks})
         return
     command.say(submitted(ticks, "would be" if dry_run else "is" if len(ticks) == 1 else "are"))
     for tick in ticks:

@@ -261,9 +261,8 @@ def awaited(tasks: TaskQuerySet, *, using: str) -> int:
     ids, count = list(tasks.values_list("pk", flat=True)[: bulk.COUNTED]), 0
     among = set(ids).intersection
     for start in range(0, len(ids), PAGE):
-        count += len(
-            store.dependencies.choose(ids[start : start + PAGE], using=using, among=among).awaited
-        )
+        some = store.dependencies.choose(ids[start : start + PAGE], using=using, among=among)
+        count += len(some.awaited)
     return count
 
 
@@ -295,9 +294,8 @@ def print_preview(
 
 def print_sample(command: QueueCommand, rows: Iterable[dict[str, str]]) -> None:
     found = list(rows)
-    columns = [
-        Column(name, shown=itemgetter(name), elastic=True) for name in (found[0] if found else ())
-    ]
+    names = found[0] if found else {}
+    columns = [Column(name, shown=itemgetter(name), elastic=True) for name in names]
     command.print_table(columns, found, indent="  ")
 
 

@@ -30,8 +30,7 @@ def list_shares(command: NounCommand, options: CommandOptions) -> None:
     rows = FairShare.objects.using(command.queue.using).order_by("user", "queue")
     if options["queue"] is not None:
         rows = rows.filter(queue=options["queue"])
-    none = "There are no shares: all users have weight 1."
-    command.print_listing(rows, COLUMNS, none=none)
+    command.print_listing(rows, COLUMNS, none="There are no shares: all users have weight 1.")
 
 
 def show(command: Command, options: CommandOptions) -> None:

@@ -32,12 +32,7 @@ from django_perfectqueue.store.lanes.shares import queue_weights
 from django_perfectqueue.worker import discovery
 from django_perfectqueue.worker.database.link import prepare
 from django_perfectqueue.worker.launcher import generation
-from django_perfectqueue.worker.launcher.launcher import (
-    GENERATION,
-    Launcher,
-    Notifier,
-    taken_out_of,
-)
+from django_perfectqueue.worker.launcher.launcher import Launcher, Notifier, taken_out_of
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import child, output, signals
 from django_perfectqueue.worker.report import Reporter
@@ -114,7 +109,7 @@ def plan_of(options: CommandOptions) -> Plan:
         options=values,
         burst=options["burst"],
         reload=options["reload"],
-        generation=int(os.environ.pop(GENERATION, "1")),
+        generation=int(os.environ.pop(generation.GENERATION, "1")),
         health=options["health_port"],
     )
 

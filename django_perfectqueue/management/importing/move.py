@@ -104,7 +104,7 @@ class Table:
 
         Raise ConfigError when it is not there, or not as it must be.
         """
-        self.model = model_of(self.name, self.key, self.columns, using=self.using)
+        self.model = self.model_of(self.name, self.columns)
 
     def label(self, row: Row) -> str:
         """Return what a row is called where it stays."""
@@ -138,37 +138,34 @@ class Table:
             rows = rows.exclude(condition)
         return list((rows if after is None else rows.filter(pk__gt=after))[:size])
 
+    def model_of(self, table: str, columns: Columns) -> type[models.Model]:
+        """
+        Return a model for a table of others, which no registry of models knows.
 
-def model_of(
-    table: str, key: type[models.Field[Any, Any]], columns: Columns, *, using: str
-) -> type[models.Model]:
-    """
-    Return a model for a table of others, which no registry of models knows.
-
-    Raise ConfigError where the table, or one of the columns, is not there.
-    """
-    connection = connections[using]
-    with connection.cursor() as cursor:
-        names = connection.introspection.table_names(cursor, include_views=True)
-        if table not in names:
-            ours = apps.get_app_config("perfectqueue").get_models()
-            others = set(names) - {model._meta.db_table for model in ours}
-            raise ConfigError(
-                f"The database '{using}' has no table '{table}'.{nearest(table, others)}"
-                " --from-database names the one that has it."
-            )
-        description = connection.introspection.get_table_description(cursor, table)
-    there = {column.name for column in description}
-    options = {"apps": Apps(), "app_label": "importing", "db_table": table, "managed": False}
-    members: dict[str, Any] = {"Meta": type("Meta", (), options), "__module__": __name__}
-    for kind, words in columns.items():
-        for word in words.split():
-            name = word.rstrip("?")
-            if name not in there and name == word:
-                raise ConfigError(f"The table '{table}' has no column '{name}': it is another.")
-            # Only for reading, so each may be empty and of any length.
-            members[name] = kind(null=True) if name in there else None
-    return type("Row", (models.Model,), {"id": key(primary_key=True), **members})
+        Raise ConfigError where the table, or one of the columns, is not there.
+        """
+        connection = connections[self.using]
+        with connection.cursor() as cursor:
+            names = connection.introspection.table_names(cursor, include_views=True)
+            if table not in names:
+                ours = apps.get_app_config("perfectqueue").get_models()
+                others = set(names) - {model._meta.db_table for model in ours}
+                raise ConfigError(
+                    f"The database '{self.using}' has no table '{table}'.{nearest(table, others)}"
+                    " --from-database names the one that has it."
+                )
+            description = connection.introspection.get_table_description(cursor, table)
+        there = {column.name for column in description}
+        options = {"apps": Apps(), "app_label": "importing", "db_table": table, "managed": False}
+        members: dict[str, Any] = {"Meta": type("Meta", (), options), "__module__": __name__}
+        for kind, words in columns.items():
+            for word in words.split():
+                name = word.rstrip("?")
+                if name not in there and name == word:
+                    raise ConfigError(f"The table '{table}' has no column '{name}': it is another.")
+                # Only for reading, so each may be empty and of any length.
+                members[name] = kind(null=True) if name in there else None
+        return type("Row", (models.Model,), {"id": self.key(primary_key=True), **members})
 
 
 def call(args: object, kwargs: object) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils import timezone
 
-from .move import Columns, Importable, Row, StaysError, Table, call, model_of
+from .move import Columns, Importable, Row, StaysError, Table, call
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
@@ -243,8 +243,7 @@ class CeleryBeat(Table):
 
     def others(self, table: str, columns: Columns) -> dict[int, Row]:
         """Return the rows of a table that this one refers to, by their ids."""
-        model = model_of(table, self.key, columns, using=self.using)
-        rows = model._default_manager.using(self.using)
+        rows = self.model_of(table, columns)._default_manager.using(self.using)
         return dict(rows.in_bulk())
 
     def found(self, row: Row) -> Importable:

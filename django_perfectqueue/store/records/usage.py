@@ -74,6 +74,15 @@ def all_types_key(queue: str) -> UsageKey:
     return UsageKey(queue, others=True, user="", type=ALL_TYPES)
 
 
+def key_for(queue: str, type_: str | None, user: str | None) -> UsageKey:
+    """Return the key of a type, of a user, or where both are None of all types."""
+    if type_ is not None:
+        return type_key(queue, type_)
+    if user is not None:
+        return UsageKey(queue, others=False, user=user)
+    return all_types_key(queue)
+
+
 @dataclass(slots=True)
 class Tally:
     """What one user or type got within some time; see the model for what each is."""

@@ -20,7 +20,7 @@ from django_perfectqueue.exceptions import ConfigError
 from ..database.link import prepare_for_fork
 from ..process.signals import ALIVE, DETACH, GO, READY, REPLACED, STOP, STOP_NOW, drain, held_back
 
-SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+SUPERVISOR, GENERATION = "PERFECTQUEUE_SUPERVISOR", "PERFECTQUEUE_GENERATION"
 
 
 class ForkedProcess:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from ..process import output, signals
-from .generation import Generation, PidFile, spawned
+from .generation import GENERATION, Generation, PidFile, spawned
 
 # Notifications to a service manager, by the protocol of systemd's sd_notify(3).
 
@@ -77,7 +77,6 @@ def taken_out_of(environment: MutableMapping[str, str]) -> dict[str, str]:
 
 logger = logging.getLogger("django_perfectqueue.launcher")
 
-GENERATION = "PERFECTQUEUE_GENERATION"
 TICK = 1.0
 
 

@@ -20,7 +20,8 @@ from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.signals import task_cancelled
 from django_perfectqueue.store.values import new_holder
-from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
+from django_perfectqueue.worker.launcher.generation import GENERATION
+from django_perfectqueue.worker.launcher.launcher import Launcher
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.signals import Wakeup

@@ -302,7 +302,7 @@ def floor(db: Session, queue: str, users: Collection[str] = ()) -> Floor:
     nor debt outlives the work that competed. Lanes that have yet to come from a policy without
     memory have no say in it.
     """
-    marks, began = fronts[db.cursor.db.alias], time.monotonic()
+    marks, began = fronts[db.using], time.monotonic()
     keeps = db.dialect.keeps_dead_entries and rule_of(queue).code == Policy.FAIR
     statement = FLOOR.replace("{alike}", alike(queue))
     statement = statement.replace("{from_turn}", marks.from_turn(queue) if keeps else "")

@@ -50,7 +50,8 @@ class ListenerCase(SimpleTestCase):
 class LeavingTests(ListenerCase):
     def test_it_ends_when_its_worker_takes_no_more_tasks(self):
         self.listener.worker_status.leaving = True
-        self.listener.work()
+        with mock.patch.object(store.notify, "listener_of", return_value=None):
+            self.listener.work()
         self.assertFalse(self.listener.stopping)
 
 

@@ -6,7 +6,7 @@ from html import unescape
 
 from django.template import Context as TemplateContext
 from django.template import Template
-from django.test import override_settings
+from django.test import override_settings, tag
 from django.urls import reverse
 
 from django_perfectqueue.fairness import set_limit, set_share
@@ -28,6 +28,7 @@ def only_ann(request):
     return ["ann"]
 
 
+@tag("any-database")
 class LinkTests(AdminTestCase):
     def setUp(self):
         register("default", now=None, release="r1")

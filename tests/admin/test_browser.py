@@ -217,7 +217,8 @@ class BrowserTests(BrowserCase):
             fold = self.page.locator(".pq-fold").first
             self.page.goto(f"{self.live_server_url}{LIST}")
             self.assertEqual(fold.is_visible(), name == "phone")
-            self.page.click(f"text={'k' * 255}")
+            with self.page.expect_navigation():
+                self.page.click(f"text={'k' * 255}")
             self.picture("story")
             width = self.page.evaluate("document.documentElement.scrollWidth")
             self.assertLessEqual(width, viewport["width"])

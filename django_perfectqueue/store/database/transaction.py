@@ -159,7 +159,7 @@ def with_retries(act: Callable[[], R], tries: Tries | None = None, *, using: str
     NotMigratedError where a table or a column is missing.
     """
     connection: Any = connections[using]
-    callers, is_single = is_callers(using), shared.get() is not None
+    callers, is_single = runs_in_callers(connection), shared.get() is not None
     until = time.monotonic() + (PATIENCE_OF_ONE_CALL if is_single else PATIENCE)
     tries = [] if tries is None else tries
     repeat = 0
@@ -242,7 +242,11 @@ def may_be_a_row(error: Exception, *, using: str) -> bool:
 
 def is_callers(using: str) -> bool:
     """Return whether a transaction may be open that only the caller can repeat, and commit."""
-    connection = connections[using]
+    return runs_in_callers(connections[using])
+
+
+def runs_in_callers(connection: BaseDatabaseWrapper) -> bool:
+    """Do what is_callers() does, for those who have looked up the connection."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:

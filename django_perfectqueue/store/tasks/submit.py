@@ -23,9 +23,9 @@ from ..database.transaction import (
     Session,
     Tries,
     in_transaction,
-    is_callers,
     reading,
     retry_remembering_commits,
+    runs_in_callers,
 )
 from ..lanes.wake import wake_sleeping
 from ..notify.ring import announce, message_of, notify_workers
@@ -64,7 +64,7 @@ def submit(submissions: Sequence[Submission], *, using: str, now: Now = None) ->
     """
     connection = connections[using]
     alone = len(submissions) == 1 and dialect_for(connection).submits_alone(connection)
-    if alone and now is None and not is_callers(using):
+    if alone and now is None and not runs_in_callers(connection):
         return submit_alone(submissions[0], using=using)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)

@@ -280,7 +280,8 @@ class SharesTests(WorkerTestCase):
 
         def both_waited_and_many_ran():
             waited = of_users().filter(eager__gt=0).values("user").distinct().count()
-            return waited == 2 and len(Queue().list().in_status("finished")[:400]) == 400
+            # So many that what one task takes while the machine stands still is made up for.
+            return waited == 2 and len(Queue().list().in_status("finished")[:1_200]) == 1_200
 
         wait_until(both_waited_and_many_ran)
         worker.process.send_signal(signal.SIGTERM)
